@@ -1,0 +1,323 @@
+//! The operators of a graph.
+
+use crate::{BinaryOp, Dims, UnaryOp};
+
+/// A constant as a graph or a launch carries it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Scalar {
+    /// A Python float.
+    F64(f64),
+    /// A Python int, or a bool as 0 or 1.
+    I64(i64),
+}
+
+impl Scalar {
+    /// The value as a float; integers round to nearest.
+    pub fn to_f64(self) -> f64 {
+        match self {
+            Scalar::F64(v) => v,
+            Scalar::I64(v) => v as f64,
+        }
+    }
+
+    /// The value as an integer; floats truncate and saturate.
+    pub fn to_i64(self) -> i64 {
+        match self {
+            Scalar::F64(v) => v as i64,
+            Scalar::I64(v) => v,
+        }
+    }
+}
+
+/// How a reduction combines elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ReduceOp {
+    /// Sum; pairwise over blocks of fixed size, so that the thread count never shows.
+    Sum,
+    /// Product.
+    Prod,
+    /// Largest; NaN if any is.
+    Max,
+    /// Smallest; NaN if any is.
+    Min,
+    /// Index of the first largest element, NaN counting as largest; one dimension, or all flattened. `i64` result.
+    ArgMax,
+    /// Index of the first smallest element, NaN counting as smallest. `i64` result.
+    ArgMin,
+    /// Logical or of `bool`.
+    Any,
+    /// Logical and of `bool`.
+    All,
+}
+
+/// How a scatter combines an update with what is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ScatterOp {
+    /// The update replaces; the last in index order wins.
+    Set,
+    /// The update is added, in index order: deterministic.
+    Add,
+    /// Multiplied.
+    Prod,
+    /// Larger kept.
+    Max,
+    /// Smaller kept.
+    Min,
+}
+
+/// How a random tensor is distributed. Parameters are operands of the operator; see [`Op::Random`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RandomOp {
+    /// Uniform in [0, 1): 24 random bits for `f32`, 53 for `f64`.
+    Uniform,
+    /// Standard normal, by Box-Muller.
+    Normal,
+    /// Raw 64-bit words as `i64`.
+    Bits,
+}
+
+/// An operator. Operands are listed as `(a, b, ...)`; unless said otherwise there is one result.
+///
+/// Pointwise operators want operands of one shape: [`Op::Broadcast`] makes it so.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Op {
+    /// Tensor argument number `index`. No operands.
+    Param {
+        /// Position among the tensor arguments.
+        index: usize,
+    },
+    /// Scalar argument number `index`, a 0-dimensional value whose content is known at launch. No operands.
+    ScalarParam {
+        /// Position among the scalar arguments.
+        index: usize,
+    },
+    /// A constant, 0-dimensional. No operands.
+    Constant(Scalar),
+    /// Position along dimension `dim`, as `i64`, of an element of the result. No operands.
+    Iota {
+        /// Dimension counted along.
+        dim: usize,
+    },
+    /// `(a)`
+    Unary(UnaryOp),
+    /// `(a, b)` of one type
+    Binary(BinaryOp),
+    /// `(condition, a, b)`: `a` where true
+    Select,
+    /// `(a)` converted to the result's element type
+    Convert,
+    /// `(a)`: result dimension `i` is operand dimension `i - (rank - operand rank)`, extents of 1 expanded
+    Broadcast,
+    /// `(a)` with the same elements in row-major order
+    Reshape,
+    /// `(a)`: result dimension `i` is operand dimension `permutation[i]`
+    Transpose {
+        /// Source dimension of each result dimension.
+        permutation: Dims,
+    },
+    /// `(a)`: `dims` are reduced to extent 1
+    Reduce {
+        /// What combines.
+        op: ReduceOp,
+        /// Dimensions reduced, ascending.
+        dims: Dims,
+    },
+    /// `(a)`: mean and unbiased-by-`correction` variance over `dims`, kept as extent 1. Results: variance, mean
+    Variance {
+        /// Dimensions reduced, ascending.
+        dims: Dims,
+    },
+    /// `(a[batch.., m, k], b[batch.., k, n])`: result `[batch.., m, n]`, accumulated in the compute type
+    Dot,
+    /// `(a)`: softmax or its logarithm along `dim`
+    Softmax {
+        /// Dimension normalised.
+        dim: usize,
+        /// Logarithm of the softmax.
+        log: bool,
+    },
+    /// `(grad, output)`: gradient of [`Op::Softmax`]
+    SoftmaxBackward {
+        /// Dimension normalised.
+        dim: usize,
+        /// Gradient of the logarithm.
+        log: bool,
+    },
+    /// `(x, weight?, bias?)`, eps a scalar constant: results `out, mean, rstd` over the last `dims` dimensions
+    LayerNorm {
+        /// Trailing dimensions normalised.
+        dims: usize,
+        /// Added to the variance.
+        eps: f64,
+        /// A weight operand is present.
+        weight: bool,
+        /// A bias operand is present.
+        bias: bool,
+    },
+    /// `(grad, x, mean, rstd, weight?)`: results `grad_x, grad_weight, grad_bias`
+    LayerNormBackward {
+        /// Trailing dimensions normalised.
+        dims: usize,
+        /// A weight operand is present.
+        weight: bool,
+    },
+    /// `(q[b,h,l,e], k[b,hk,s,e], v[b,hk,s,ev], bias?)`: results `out[b,h,l,ev], logsumexp[b,h,l]`; `h` a multiple of `hk`
+    Attention {
+        /// Query `i` sees keys up to `i` only.
+        causal: bool,
+        /// Multiplies the scores.
+        scale: f64,
+        /// An additive bias (float) or a mask (`bool`, true = visible) is present, broadcast to `[b,h,l,s]`.
+        bias: bool,
+        /// Probability of dropping; above 0 two scalar operands `(seed, offset)` follow the bias.
+        dropout: f64,
+    },
+    /// `(grad_out, q, k, v, bias?, out, logsumexp)`: results `grad_q, grad_k, grad_v, grad_bias?`
+    AttentionBackward {
+        /// As in the forward.
+        causal: bool,
+        /// As in the forward.
+        scale: f64,
+        /// As in the forward.
+        bias: bool,
+        /// As in the forward; `(seed, offset)` come last.
+        dropout: f64,
+        /// The gradient of the bias is wanted.
+        grad_bias: bool,
+    },
+    /// `(a, b, ...)` joined along `dim`
+    Concat {
+        /// Dimension joined.
+        dim: usize,
+    },
+    /// `(table, index)`: rows of `table` along `dim` named by the 1-dimensional or arbitrary-rank `index`, whose
+    /// dimensions replace `dim`. Indices out of range are an error of the launch.
+    IndexSelect {
+        /// Dimension indexed.
+        dim: usize,
+    },
+    /// `(a, index)`: `torch.gather`
+    Gather {
+        /// Dimension indexed.
+        dim: usize,
+    },
+    /// `(a, index, updates)`: `a` with `torch.scatter` applied
+    Scatter {
+        /// Dimension indexed.
+        dim: usize,
+        /// How updates combine.
+        op: ScatterOp,
+    },
+    /// `(a, index...)`: advanced indexing. `dims[i]` is the dimension that index `i` names; indices have been
+    /// broadcast to one shape, negative ones count from the end. `result_dim` is where the index dimensions go.
+    Index {
+        /// Dimension of `a` each index names, ascending.
+        dims: Dims,
+        /// First dimension of the result that belongs to the indices.
+        result_dim: usize,
+    },
+    /// `(a, updates, index...)`: `a` with `updates` written or added where [`Op::Index`] would have read
+    IndexPut {
+        /// Dimension of `a` each index names, ascending.
+        dims: Dims,
+        /// First dimension of the updates that belongs to the indices.
+        result_dim: usize,
+        /// Add instead of replace, in index order.
+        accumulate: bool,
+    },
+    /// `(grad[.., e], index)`: gradient of an embedding table of `rows` rows; rows equal to `padding` get nothing
+    EmbeddingBackward {
+        /// Rows of the table.
+        rows: i64,
+        /// Row without gradient, or -1.
+        padding: i64,
+        /// Divide by how often a row was looked up.
+        scale_by_frequency: bool,
+    },
+    /// `(log_prob[n, c] or [c], target[n] or [], weight?[c])`: results `loss, total_weight`
+    NllLoss {
+        /// 0 none, 1 mean, 2 sum, as `at::Reduction`.
+        reduction: i64,
+        /// Target value without loss.
+        ignore_index: i64,
+        /// A class weight operand is present.
+        weight: bool,
+    },
+    /// `(grad, target, total_weight, weight?)`: gradient of [`Op::NllLoss`] for `classes` classes
+    NllLossBackward {
+        /// As in the forward.
+        reduction: i64,
+        /// As in the forward.
+        ignore_index: i64,
+        /// As in the forward.
+        weight: bool,
+    },
+    /// `(seed, offset)`, 0-dimensional `i64`: element `i` of the row-major result depends on seed, offset and `i` alone
+    Random(RandomOp),
+    /// `(a)`: running sum or product along `dim`
+    Cumulative {
+        /// [`ReduceOp::Sum`] or [`ReduceOp::Prod`].
+        op: ReduceOp,
+        /// Dimension run along.
+        dim: usize,
+    },
+    /// `(a)`: results sorted values and `i64` positions along `dim`, stable, NaN largest
+    Sort {
+        /// Dimension sorted.
+        dim: usize,
+        /// Largest first.
+        descending: bool,
+        /// Keep only the first `k`; the extent of `dim` for a full sort.
+        k: i64,
+    },
+}
+
+impl Op {
+    /// True where result element `i` depends on element `i` of each operand alone.
+    pub fn is_pointwise(&self) -> bool {
+        matches!(self, Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Convert | Op::Iota { .. })
+    }
+
+    /// True for operators without operands.
+    pub fn is_leaf(&self) -> bool {
+        matches!(self, Op::Param { .. } | Op::ScalarParam { .. } | Op::Constant(_) | Op::Iota { .. })
+    }
+
+    /// The name in the text form of the IR.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Op::Param { .. } => "param",
+            Op::ScalarParam { .. } => "scalar",
+            Op::Constant(_) => "constant",
+            Op::Iota { .. } => "iota",
+            Op::Unary(u) => u.name(),
+            Op::Binary(b) => b.name(),
+            Op::Select => "select",
+            Op::Convert => "convert",
+            Op::Broadcast => "broadcast",
+            Op::Reshape => "reshape",
+            Op::Transpose { .. } => "transpose",
+            Op::Reduce { .. } => "reduce",
+            Op::Variance { .. } => "variance",
+            Op::Dot => "dot",
+            Op::Softmax { .. } => "softmax",
+            Op::SoftmaxBackward { .. } => "softmax_backward",
+            Op::LayerNorm { .. } => "layer_norm",
+            Op::LayerNormBackward { .. } => "layer_norm_backward",
+            Op::Attention { .. } => "attention",
+            Op::AttentionBackward { .. } => "attention_backward",
+            Op::Concat { .. } => "concat",
+            Op::IndexSelect { .. } => "index_select",
+            Op::Gather { .. } => "gather",
+            Op::Scatter { .. } => "scatter",
+            Op::Index { .. } => "index",
+            Op::IndexPut { .. } => "index_put",
+            Op::EmbeddingBackward { .. } => "embedding_backward",
+            Op::NllLoss { .. } => "nll_loss",
+            Op::NllLossBackward { .. } => "nll_loss_backward",
+            Op::Random(_) => "random",
+            Op::Cumulative { .. } => "cumulative",
+            Op::Sort { .. } => "sort",
+        }
+    }
+}

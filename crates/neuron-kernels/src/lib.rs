@@ -1,0 +1,7 @@
+//! SIMD kernels on host memory: what a software NeuronCore executes.
+
+pub mod kernel;
+pub mod pool;
+pub mod simd;
+
+pub use kernel::{Kernel, KernelError};

@@ -1,0 +1,208 @@
+//! The threads that share the work of one kernel.
+//!
+//! A job is a number of tasks; which thread takes which task never shows in a result. The caller takes tasks too, and
+//! a thread that waits for the device may join through [`help`] instead of sleeping.
+
+use parking_lot::{Condvar, Mutex};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
+
+/// How long an idle worker looks for work before it sleeps.
+const SPIN: Duration = Duration::from_micros(60);
+
+struct Job {
+    body: *const (dyn Fn(usize) + Sync),
+    tasks: usize,
+    next: AtomicUsize,
+    done: AtomicUsize,
+}
+
+// SAFETY: `body` points to a `Sync` closure that outlives the job: `parallel_for` returns only when `done == tasks`,
+// and no thread calls `body` after it failed to take a task.
+unsafe impl Send for Job {}
+// SAFETY: as above; the counters are atomic.
+unsafe impl Sync for Job {}
+
+impl Job {
+    /// Takes tasks until none is left; true if it took any.
+    fn work(&self) -> bool {
+        let mut any = false;
+        loop {
+            let i = self.next.fetch_add(1, Ordering::Relaxed);
+            if i >= self.tasks {
+                return any;
+            }
+            any = true;
+            // SAFETY: a task was taken, so `parallel_for` still waits and the closure is alive.
+            unsafe { (*self.body)(i) };
+            self.done.fetch_add(1, Ordering::Release);
+        }
+    }
+}
+
+struct Pool {
+    threads: usize,
+    current: Mutex<Option<Arc<Job>>>,
+    /// Address of the current job or null: what a spinning thread looks at without taking the lock.
+    hint: AtomicPtr<Job>,
+    sleeping: AtomicUsize,
+    helpers: AtomicUsize,
+    wake: Condvar,
+}
+
+static POOL: LazyLock<Pool> = LazyLock::new(Pool::start);
+
+thread_local! {
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+impl Pool {
+    fn start() -> Pool {
+        let configured =
+            std::env::var("OMP_NUM_THREADS").ok().and_then(|v| v.trim().parse::<usize>().ok()).filter(|n| *n > 0);
+        let threads = configured.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
+        for i in 1..threads {
+            std::thread::Builder::new()
+                .name(format!("neuron-worker-{i}"))
+                .spawn(|| POOL.serve())
+                .expect("the operating system refused a worker thread");
+        }
+        Pool {
+            threads,
+            current: Mutex::new(None),
+            hint: AtomicPtr::new(std::ptr::null_mut()),
+            sleeping: AtomicUsize::new(0),
+            helpers: AtomicUsize::new(0),
+            wake: Condvar::new(),
+        }
+    }
+
+    fn take(&self) -> Option<Arc<Job>> {
+        if self.hint.load(Ordering::Acquire).is_null() {
+            return None;
+        }
+        self.current.lock().clone()
+    }
+
+    fn serve(&self) -> ! {
+        INSIDE.set(true);
+        let mut idle_since = Instant::now();
+        loop {
+            if self.take().is_some_and(|job| job.work()) {
+                idle_since = Instant::now();
+                continue;
+            }
+            // A helper is a thread that would otherwise sleep: with one here, this worker only costs a core.
+            if idle_since.elapsed() < SPIN && self.helpers.load(Ordering::Relaxed) == 0 {
+                std::hint::spin_loop();
+                continue;
+            }
+            let mut slot = self.current.lock();
+            let exhausted =
+                |slot: &Option<Arc<Job>>| slot.as_ref().is_none_or(|j| j.next.load(Ordering::Relaxed) >= j.tasks);
+            self.sleeping.fetch_add(1, Ordering::Relaxed);
+            while exhausted(&slot) {
+                self.wake.wait(&mut slot);
+            }
+            self.sleeping.fetch_sub(1, Ordering::Relaxed);
+            drop(slot);
+            idle_since = Instant::now();
+        }
+    }
+
+    fn run(&self, tasks: usize, body: &(dyn Fn(usize) + Sync)) {
+        // SAFETY: only the lifetime is erased; see `Job`.
+        let body: *const (dyn Fn(usize) + Sync) = unsafe { std::mem::transmute(body) };
+        let job = Arc::new(Job { body, tasks, next: AtomicUsize::new(0), done: AtomicUsize::new(0) });
+        {
+            let mut slot = self.current.lock();
+            if slot.is_some() {
+                // Another device's kernel has the pool: this one runs alone.
+                drop(slot);
+                job.work();
+                return;
+            }
+            *slot = Some(job.clone());
+            self.hint.store(Arc::as_ptr(&job).cast_mut(), Ordering::Release);
+        }
+        let wanted = (tasks - 1).min(self.threads - 1).saturating_sub(self.helpers.load(Ordering::Relaxed));
+        if self.sleeping.load(Ordering::Relaxed) > 0 {
+            for _ in 0..wanted {
+                self.wake.notify_one();
+            }
+        }
+        INSIDE.set(true);
+        job.work();
+        INSIDE.set(false);
+        *self.current.lock() = None;
+        self.hint.store(std::ptr::null_mut(), Ordering::Release);
+        let mut spins = 0u32;
+        while job.done.load(Ordering::Acquire) < tasks {
+            spins += 1;
+            if spins < 20_000 {
+                std::hint::spin_loop();
+            } else {
+                std::thread::yield_now();
+            }
+        }
+    }
+}
+
+/// How many threads share a job, the caller among them: `OMP_NUM_THREADS`, else the processors of this machine.
+pub fn threads() -> usize {
+    POOL.threads
+}
+
+/// Calls `body(0)` to `body(tasks - 1)`, each once, in any order and on any thread; returns when all have returned.
+///
+/// Called from within a task it runs in place. Tasks should take tens of microseconds, and their number and extent must
+/// follow from the sizes of the data alone, never from [`threads`].
+pub fn parallel_for(tasks: usize, body: impl Fn(usize) + Sync) {
+    if tasks <= 1 || INSIDE.get() || POOL.threads == 1 {
+        (0..tasks).for_each(body);
+    } else {
+        POOL.run(tasks, &body);
+    }
+}
+
+/// Joins the work of the kernel that runs now, if there is one; true if any was done.
+pub fn help() -> bool {
+    if INSIDE.replace(true) {
+        return false;
+    }
+    POOL.helpers.fetch_add(1, Ordering::Relaxed);
+    let any = POOL.take().is_some_and(|job| job.work());
+    POOL.helpers.fetch_sub(1, Ordering::Relaxed);
+    INSIDE.set(false);
+    any
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU32;
+
+    #[test]
+    fn every_task_runs_once() {
+        for tasks in [0, 1, 2, 7, 1000] {
+            let hits: Vec<AtomicU32> = (0..tasks).map(|_| AtomicU32::new(0)).collect();
+            parallel_for(tasks, |i| {
+                hits[i].fetch_add(1, Ordering::Relaxed);
+            });
+            assert!(hits.iter().all(|h| h.load(Ordering::Relaxed) == 1));
+        }
+    }
+
+    #[test]
+    fn nested_jobs_run_in_place() {
+        let sum = AtomicUsize::new(0);
+        parallel_for(4, |_| {
+            parallel_for(8, |j| {
+                sum.fetch_add(j, Ordering::Relaxed);
+            });
+        });
+        assert_eq!(sum.load(Ordering::Relaxed), 4 * 28);
+    }
+}

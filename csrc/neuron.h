@@ -1,0 +1,162 @@
+// The C interface between the PyTorch glue in this folder and the Rust crates (crates/torch-neuronx/src/abi).
+//
+// Conventions: functions that can fail return a NeuronStatus; the message of the calling thread's last failure is
+// neuron_error_message(). No function throws, none takes the GIL, all may be called from any thread. Devices are
+// indices from 0; streams are ids unique within a device, 0 the default stream. Sizes are in bytes.
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Which exception a failure becomes in Python.
+typedef enum NeuronStatus {
+  NEURON_OK = 0,
+  NEURON_ERROR = 1,           // RuntimeError
+  NEURON_INDEX_ERROR = 2,     // IndexError
+  NEURON_VALUE_ERROR = 3,     // ValueError
+  NEURON_TYPE_ERROR = 4,      // TypeError
+  NEURON_NOT_IMPLEMENTED = 5, // NotImplementedError
+  NEURON_OUT_OF_MEMORY = 6,   // torch.OutOfMemoryError
+  NEURON_UNSUPPORTED = 7,     // no lowering or kernel: fall back to the CPU; never reaches Python
+} NeuronStatus;
+
+const char* neuron_error_message(void);
+
+// --- devices -------------------------------------------------------------------------------------------------------
+int32_t neuron_device_count(void);             // starts nothing, never fails, also in a forked child
+bool neuron_is_initialized(void);              // true once memory was allocated or work launched
+NeuronStatus neuron_init(void);                // fails in a forked child of an initialized process
+bool neuron_in_bad_fork(void);
+int32_t neuron_current_device(void);           // of the calling thread
+NeuronStatus neuron_set_device(int32_t device);
+NeuronStatus neuron_check_device(int32_t device); // "Device index 9 is out of range. Valid range is 0 to 3 ..."
+const char* neuron_device_name(void);          // target profile: "trn2"
+NeuronStatus neuron_total_memory(int32_t device, uint64_t* bytes);
+
+// --- streams -------------------------------------------------------------------------------------------------------
+uint64_t neuron_current_stream(int32_t device); // of the calling thread
+NeuronStatus neuron_set_current_stream(int32_t device, uint64_t stream);
+NeuronStatus neuron_stream_new(int32_t device, int32_t priority, uint64_t* stream); // from a pool, round robin
+NeuronStatus neuron_stream_query(int32_t device, uint64_t stream, bool* done);
+NeuronStatus neuron_stream_synchronize(int32_t device, uint64_t stream); // raises the stream's pending error, once
+NeuronStatus neuron_device_synchronize(int32_t device);
+
+// --- events --------------------------------------------------------------------------------------------------------
+typedef struct NeuronEvent NeuronEvent;
+NeuronStatus neuron_event_create(int32_t device, bool timing, NeuronEvent** event);
+void neuron_event_destroy(NeuronEvent* event);
+NeuronStatus neuron_event_record(NeuronEvent* event, int32_t device, uint64_t stream);
+NeuronStatus neuron_event_block(NeuronEvent* event, int32_t device, uint64_t stream); // stream waits for event
+NeuronStatus neuron_event_query(const NeuronEvent* event, bool* done);
+NeuronStatus neuron_event_synchronize(NeuronEvent* event);
+NeuronStatus neuron_event_elapsed(const NeuronEvent* start, const NeuronEvent* end, double* milliseconds);
+
+// --- device memory -------------------------------------------------------------------------------------------------
+// Stream-ordered: a freed block is reused by later work of the stream it was allocated on, without waiting.
+NeuronStatus neuron_alloc(int32_t device, uint64_t stream, size_t size, void** address);
+void neuron_free(void* address);
+NeuronStatus neuron_record_stream(void* address, int32_t device, uint64_t stream);
+int32_t neuron_device_of(const void* address); // also of interior addresses; -1: not device memory
+// The address the host reads device memory at: the same, except under NEURON_PROTECT_DEVICE_MEMORY=1.
+void* neuron_host_view(const void* address);
+NeuronStatus neuron_empty_cache(int32_t device); // -1: every device
+NeuronStatus neuron_memory_info(int32_t device, uint64_t* free, uint64_t* total);
+
+typedef struct NeuronStat {
+  int64_t current, peak, allocated, freed;
+} NeuronStat;
+
+// Index 0 of each pair of pools is the sum, 1 the small pool, 2 the large pool, as c10's StatType.
+typedef struct NeuronMemoryStats {
+  NeuronStat allocation[3], segment[3], active[3], inactive_split[3];
+  NeuronStat allocated_bytes[3], reserved_bytes[3], active_bytes[3], inactive_split_bytes[3], requested_bytes[3];
+  int64_t num_alloc_retries, num_ooms, num_tensor_frees, num_allocation_requests, num_device_alloc, num_device_free;
+  int64_t max_split_size;
+} NeuronMemoryStats;
+
+NeuronStatus neuron_memory_stats(int32_t device, NeuronMemoryStats* stats);
+NeuronStatus neuron_reset_peak_stats(int32_t device);
+NeuronStatus neuron_reset_accumulated_stats(int32_t device);
+
+// --- pinned host memory --------------------------------------------------------------------------------------------
+// Host memory the device may read and write at any time; freed blocks wait for the events recorded on them.
+NeuronStatus neuron_host_alloc(size_t size, void** address);
+void neuron_host_free(void* address);
+bool neuron_host_is_pinned(const void* address);
+NeuronStatus neuron_host_record(void* address, int32_t device, uint64_t stream);
+NeuronStatus neuron_host_empty_cache(void);
+
+typedef struct NeuronHostStats {
+  NeuronStat allocations, segments, allocated_bytes, reserved_bytes;
+  int64_t num_host_alloc, num_host_free;
+} NeuronHostStats;
+
+NeuronStatus neuron_host_stats(NeuronHostStats* stats);
+void neuron_host_reset_stats(bool peak, bool accumulated);
+
+// --- operators -----------------------------------------------------------------------------------------------------
+// A call is described by a key of 64-bit words that says everything but addresses and scalar values; the layout of the
+// words is documented in crates/torch-neuronx/src/abi/call.rs. A plan is what a key was lowered to.
+typedef struct NeuronPlan NeuronPlan;
+
+typedef struct NeuronScalar {
+  uint64_t is_integer; // 1: bits hold an int64, 0: bits hold a double
+  uint64_t bits;
+} NeuronScalar;
+
+typedef struct NeuronOutput {
+  int32_t from_argument; // index of the tensor argument this result is, or -1: a new tensor, described below
+  int32_t dtype;         // c10::ScalarType
+  int32_t rank;
+  int32_t contiguous;
+  int64_t bytes;         // of the storage
+  const int64_t* sizes;
+  const int64_t* strides;
+} NeuronOutput;
+
+// The number of the operator in the table, or -1.
+int32_t neuron_op_count(void);
+const char* neuron_op_name(int32_t op); // "aten::add.Tensor"
+// The plan for this key, or null. The plan lives at least until the calling thread's next look-up.
+const NeuronPlan* neuron_plan_find(const uint64_t* key, size_t words);
+// Lowers; outputs as the meta kernel gave them. NEURON_UNSUPPORTED: the reason is in the message.
+NeuronStatus neuron_plan_build(const uint64_t* key, size_t words, const NeuronOutput* outputs, size_t count,
+                               const NeuronPlan** plan);
+size_t neuron_plan_outputs(const NeuronPlan* plan, const NeuronOutput** outputs);
+// Outputs of a random operator consume this many values of the generator; 0: not random. Seed and offset are then the
+// last two scalars of the launch.
+uint64_t neuron_plan_random(const NeuronPlan* plan);
+// addresses: the tensor arguments in order, then the new tensors. Returns at once; errors that depend on values are
+// reported by the next synchronizing call.
+NeuronStatus neuron_plan_launch(const NeuronPlan* plan, void* const* addresses, size_t count,
+                                const NeuronScalar* scalars, size_t scalar_count, int32_t device, uint64_t stream);
+
+// --- copies --------------------------------------------------------------------------------------------------------
+// Either side may be host memory (device -1). Layouts in elements. Ordered after earlier work of the stream.
+typedef struct NeuronLayout {
+  void* address;
+  int32_t device;
+  int32_t dtype;
+  int32_t rank;
+  const int64_t* sizes;
+  const int64_t* strides;
+} NeuronLayout;
+
+// blocking: returns when the copy is done. Otherwise a host side must be pinned memory and stay allocated.
+NeuronStatus neuron_copy(const NeuronLayout* to, const NeuronLayout* from, int32_t device, uint64_t stream, bool blocking);
+// Waits for earlier work of the stream so that the host may use device memory through neuron_host_view.
+NeuronStatus neuron_host_access(int32_t device, uint64_t stream);
+
+// --- op tracking ---------------------------------------------------------------------------------------------------
+void neuron_track_executed(const char* op);
+// reason: static string or message, why the op ran on the CPU. Returns true the first time for this op (warn then).
+bool neuron_track_fallback(const char* op, const char* reason);
+
+#ifdef __cplusplus
+}
+#endif
