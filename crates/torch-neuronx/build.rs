@@ -1,1 +1,3 @@
+//! Compiles csrc and links it to PyTorch.
+
 fn main() {}
