@@ -1,1 +1,5 @@
-//! placeholder
+//! From a Neuron IR graph to a runnable program.
+
+mod program;
+
+pub use program::{Program, Slot, Step};

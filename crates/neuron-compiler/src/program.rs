@@ -1,0 +1,135 @@
+//! Programs: kernels in order, with where each finds its buffers.
+
+use neuron_ir::Scalar;
+use neuron_kernels::{Kernel, KernelError};
+use smallvec::SmallVec;
+use std::cell::RefCell;
+use std::mem::MaybeUninit;
+
+/// Temporaries larger than this are returned to the system after a run.
+const KEEP_WORKSPACE: usize = 32 << 20;
+
+/// Alignment of temporaries: one cache line, one AVX-512 vector.
+pub(crate) const ALIGNMENT: usize = 64;
+
+/// Where a kernel finds a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Slot {
+    /// Buffer `index` of the launch.
+    Argument {
+        /// Position among the buffers of the launch.
+        index: usize,
+    },
+    /// A temporary, at this byte of the workspace.
+    Temporary {
+        /// Byte offset.
+        offset: usize,
+    },
+}
+
+/// One kernel of a program.
+#[derive(Debug)]
+pub struct Step {
+    /// What runs.
+    pub kernel: Box<dyn Kernel>,
+    /// Its buffers, in the kernel's order.
+    pub buffers: SmallVec<[Slot; 6]>,
+}
+
+/// A compiled graph: kernels in order and the workspace they share.
+///
+/// Buffers of a launch are the tensor arguments of the graph in order, then its fresh tensors in order.
+#[derive(Debug)]
+pub struct Program {
+    steps: Vec<Step>,
+    workspace: usize,
+    cost: u64,
+    /// The one step takes the buffers of the launch as they come: nothing needs to be rearranged.
+    direct: bool,
+}
+
+thread_local! {
+    static WORKSPACE: RefCell<Vec<MaybeUninit<Line>>> = const { RefCell::new(Vec::new()) };
+}
+
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Line(#[expect(dead_code, reason = "space that kernels write through pointers")] [u8; ALIGNMENT]);
+
+impl Program {
+    /// A program of these steps; `arguments` is how many buffers a launch has.
+    pub fn new(steps: Vec<Step>, arguments: usize, workspace: usize) -> Program {
+        let direct = workspace == 0
+            && steps.len() == 1
+            && steps[0].buffers.len() == arguments
+            && steps[0].buffers.iter().enumerate().all(|(i, s)| *s == Slot::Argument { index: i });
+        let cost = steps.iter().map(|s| s.kernel.cost()).sum();
+        Program { steps, workspace, cost, direct }
+    }
+
+    /// Runs the kernels in order.
+    ///
+    /// # Errors
+    /// The first error of a kernel; later kernels do not run.
+    ///
+    /// # Safety
+    /// Each buffer is valid for the layout its argument has in the graph, and nothing else writes them meanwhile.
+    pub unsafe fn run(&self, buffers: &[*mut u8], scalars: &[Scalar]) -> Result<(), KernelError> {
+        if self.direct {
+            // SAFETY: the caller's contract is the kernel's: the buffers are passed on as they are.
+            return unsafe { self.steps[0].kernel.run(buffers, scalars) };
+        }
+        if self.workspace == 0 {
+            // SAFETY: no step refers to the workspace.
+            return unsafe { self.run_steps(buffers, scalars, std::ptr::null_mut()) };
+        }
+        let lines = self.workspace.div_ceil(ALIGNMENT);
+        WORKSPACE.with_borrow_mut(|w| {
+            if w.len() < lines {
+                // Nothing in it is worth copying.
+                *w = Vec::new();
+                w.reserve_exact(lines);
+                w.resize_with(lines, MaybeUninit::uninit);
+            }
+            // SAFETY: the workspace has `self.workspace` bytes, which is what the steps were planned for.
+            let result = unsafe { self.run_steps(buffers, scalars, w.as_mut_ptr().cast()) };
+            if w.len() * ALIGNMENT > KEEP_WORKSPACE {
+                *w = Vec::new();
+            }
+            result
+        })
+    }
+
+    /// # Safety
+    /// As for [`Program::run`]; `workspace` has the size the steps were planned for.
+    unsafe fn run_steps(&self, buffers: &[*mut u8], scalars: &[Scalar], workspace: *mut u8) -> Result<(), KernelError> {
+        for step in &self.steps {
+            let resolved: SmallVec<[*mut u8; 8]> = step
+                .buffers
+                .iter()
+                .map(|slot| match *slot {
+                    Slot::Argument { index } => buffers[index],
+                    Slot::Temporary { offset } => workspace.wrapping_add(offset),
+                })
+                .collect();
+            // SAFETY: the planner gave each kernel buffers of the layouts it was made for.
+            unsafe { step.kernel.run(&resolved, scalars)? };
+        }
+        Ok(())
+    }
+
+    /// Rough duration in nanoseconds on one thread.
+    pub fn cost(&self) -> u64 {
+        self.cost
+    }
+
+    /// The kernels in order.
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    /// Bytes of temporaries.
+    pub fn workspace(&self) -> usize {
+        self.workspace
+    }
+}
