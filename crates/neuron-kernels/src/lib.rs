@@ -2,6 +2,7 @@
 
 pub mod kernel;
 pub mod pool;
+pub mod random;
 pub mod simd;
 
 pub use kernel::{Kernel, KernelError};
