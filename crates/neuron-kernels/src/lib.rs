@@ -1,5 +1,6 @@
 //! SIMD kernels on host memory: what a software NeuronCore executes.
 
+pub mod gemm;
 pub mod kernel;
 pub mod pool;
 pub mod random;
