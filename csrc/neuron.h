@@ -101,7 +101,7 @@ void neuron_host_reset_stats(bool peak, bool accumulated);
 
 // --- operators -----------------------------------------------------------------------------------------------------
 // A call is described by a key of 64-bit words that says everything but addresses and scalar values; the layout of the
-// words is documented in crates/torch-neuronx/src/abi/call.rs. A plan is what a key was lowered to.
+// words is documented in crates/neuron-aten/src/call.rs. A plan is what a key was lowered to.
 typedef struct NeuronPlan NeuronPlan;
 
 typedef struct NeuronScalar {
@@ -124,9 +124,11 @@ int32_t neuron_op_count(void);
 const char* neuron_op_name(int32_t op); // "aten::add.Tensor"
 // The plan for this key, or null. The plan lives at least until the calling thread's next look-up.
 const NeuronPlan* neuron_plan_find(const uint64_t* key, size_t words);
-// Lowers; outputs as the meta kernel gave them. NEURON_UNSUPPORTED: the reason is in the message.
+// Lowers; outputs as the meta kernel gave them. A key without a lowering gives a plan too: see neuron_plan_unsupported.
 NeuronStatus neuron_plan_build(const uint64_t* key, size_t words, const NeuronOutput* outputs, size_t count,
                                const NeuronPlan** plan);
+// Why this key falls back, or null where it was lowered.
+const char* neuron_plan_unsupported(const NeuronPlan* plan);
 size_t neuron_plan_outputs(const NeuronPlan* plan, const NeuronOutput** outputs);
 // Outputs of a random operator consume this many values of the generator; 0: not random. Seed and offset are then the
 // last two scalars of the launch.
@@ -136,19 +138,6 @@ uint64_t neuron_plan_random(const NeuronPlan* plan);
 NeuronStatus neuron_plan_launch(const NeuronPlan* plan, void* const* addresses, size_t count,
                                 const NeuronScalar* scalars, size_t scalar_count, int32_t device, uint64_t stream);
 
-// --- copies --------------------------------------------------------------------------------------------------------
-// Either side may be host memory (device -1). Layouts in elements. Ordered after earlier work of the stream.
-typedef struct NeuronLayout {
-  void* address;
-  int32_t device;
-  int32_t dtype;
-  int32_t rank;
-  const int64_t* sizes;
-  const int64_t* strides;
-} NeuronLayout;
-
-// blocking: returns when the copy is done. Otherwise a host side must be pinned memory and stay allocated.
-NeuronStatus neuron_copy(const NeuronLayout* to, const NeuronLayout* from, int32_t device, uint64_t stream, bool blocking);
 // Waits for earlier work of the stream so that the host may use device memory through neuron_host_view.
 NeuronStatus neuron_host_access(int32_t device, uint64_t stream);
 
@@ -156,6 +145,7 @@ NeuronStatus neuron_host_access(int32_t device, uint64_t stream);
 void neuron_track_executed(const char* op);
 // reason: static string or message, why the op ran on the CPU. Returns true the first time for this op (warn then).
 bool neuron_track_fallback(const char* op, const char* reason);
+bool neuron_fallback_forbidden(void); // NEURON_FALLBACK_ENABLED=0
 
 #ifdef __cplusplus
 }

@@ -61,6 +61,8 @@ pub struct Output {
 pub struct Graph {
     /// Layouts of the tensor arguments.
     pub params: Vec<TensorType>,
+    /// Pairs of tensor arguments at the same address.
+    pub aliases: Vec<(usize, usize)>,
     /// How many scalar arguments there are.
     pub scalars: usize,
     /// Operators in order of execution.
@@ -132,10 +134,14 @@ impl GraphBuilder {
         self.op(Op::Param { index }, &[], shape)
     }
 
-    /// The next scalar argument, as a 0-dimensional value.
-    pub fn scalar(&mut self, dtype: DType) -> Value {
-        let index = self.graph.scalars;
-        self.graph.scalars += 1;
+    /// Declares that two tensor arguments are at the same address.
+    pub fn alias(&mut self, a: usize, b: usize) {
+        self.graph.aliases.push((a, b));
+    }
+
+    /// Scalar argument number `index`, as a 0-dimensional value.
+    pub fn scalar(&mut self, index: usize, dtype: DType) -> Value {
+        self.graph.scalars = self.graph.scalars.max(index + 1);
         self.op(Op::ScalarParam { index }, &[], Shape::new(dtype, &[]))
     }
 

@@ -1,0 +1,330 @@
+#include "dispatch.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/MemoryOverlap.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/native/Resize.h>
+#include <torch/library.h>
+
+#include "errors.h"
+#include "fallback.h"
+#include "generator.h"
+#include "register.h"
+#include "tensor.h"
+
+namespace neuron {
+
+namespace {
+
+bool is_number(const c10::TypePtr& type) {
+  if (auto optional = type->cast<c10::OptionalType>()) {
+    return is_number(optional->getElementType());
+  }
+  if (auto list = type->cast<c10::ListType>()) {
+    return is_number(list->getElementType());
+  }
+  return type->kind() == c10::TypeKind::NumberType;
+}
+
+// A meta tensor of the same layout.
+at::Tensor meta_like(const at::Tensor& t) {
+  if (!t.defined() || !is_neuron(t.unsafeGetTensorImpl())) {
+    return t; // a host scalar takes part in type promotion as it is
+  }
+  at::Tensor meta = at::detail::empty_strided_meta(t.sizes(), t.strides(), t.scalar_type());
+  if (t.unsafeGetTensorImpl()->is_wrapped_number()) {
+    meta.unsafeGetTensorImpl()->set_wrapped_number(true);
+  }
+  return meta;
+}
+
+c10::IValue meta_argument(const c10::IValue& v) {
+  if (v.isTensor()) {
+    return meta_like(v.toTensor());
+  }
+  if (v.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const auto& e : v.toListRef()) {
+      list.push_back(meta_like(e.toTensor()));
+    }
+    return list;
+  }
+  if (v.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (const auto& e : v.toListRef()) {
+      list.push_back(e.isNone() ? std::nullopt : std::optional<at::Tensor>(meta_like(e.toTensor())));
+    }
+    return list;
+  }
+  if (v.isDevice()) {
+    return c10::Device(c10::DeviceType::Meta);
+  }
+  return v.isGenerator() ? c10::IValue() : v;
+}
+
+// Calls `f(tensor)` for the tensor, or each tensor of the list, that an argument or a return holds.
+template <class F>
+void each_tensor(const c10::IValue& v, const F& f) {
+  if (v.isTensor()) {
+    f(v.toTensor());
+  } else if (v.isList()) {
+    for (const auto& e : v.toListRef()) {
+      if (e.isTensor()) {
+        f(e.toTensor());
+      }
+    }
+  }
+}
+
+// Position of `t` among the device tensors of the call.
+int32_t position(const Call& call, const at::Tensor& t) {
+  for (size_t i = 0; i < call.tensors.size(); ++i) {
+    if (call.tensors[i]->unsafeGetTensorImpl() == t.unsafeGetTensorImpl()) {
+      return static_cast<int32_t>(i);
+    }
+  }
+  return -1;
+}
+
+// PyTorch's own refusals of overlapping memory: within what is written, and between it and what is read.
+void check_overlap(const Call& call, const Signature& signature, c10::ArrayRef<c10::IValue> arguments) {
+  for (const auto i : signature.mutated) {
+    each_tensor(arguments[i], [&](const at::Tensor& written) {
+      if (!written.defined()) {
+        return;
+      }
+      at::assert_no_internal_overlap(written);
+      for (const auto* read : call.tensors) {
+        if (read->unsafeGetTensorImpl() != written.unsafeGetTensorImpl()) {
+          at::assert_no_partial_overlap(written, *read);
+        }
+      }
+    });
+  }
+}
+
+} // namespace
+
+Signature::Signature(const c10::OperatorHandle& op) {
+  const auto& schema = op.schema();
+  const auto& arguments = schema.arguments();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    kinds.push_back(is_number(arguments[i].type()) ? ArgumentKind::Scalar : ArgumentKind::Plain);
+    if (arguments[i].alias_info() != nullptr && arguments[i].alias_info()->isWrite()) {
+      mutated.push_back(static_cast<int32_t>(i));
+    }
+    if (arguments[i].name() == "generator") {
+      generator = static_cast<int32_t>(i);
+    }
+  }
+  for (const auto& r : schema.returns()) {
+    int32_t from = -1;
+    for (size_t i = 0; r.alias_info() != nullptr && i < arguments.size(); ++i) {
+      if (arguments[i].alias_info() != nullptr &&
+          arguments[i].alias_info()->beforeSets() == r.alias_info()->beforeSets()) {
+        from = static_cast<int32_t>(i);
+      }
+    }
+    returns.push_back(from);
+  }
+  random = generator >= 0 || op.hasTag(at::Tag::nondeterministic_seeded);
+}
+
+// Runs the meta kernel for the outputs, resizes out= tensors to what it says, and lowers. Null: fall back.
+const NeuronPlan* BoxedOperator::build(const c10::OperatorHandle& handle, const torch::jit::Stack& stack, Call& call) {
+  const auto arguments = torch::jit::last(stack, signature_.kinds.size());
+  torch::jit::Stack meta;
+  for (const auto& v : arguments) {
+    meta.push_back(meta_argument(v));
+  }
+  const torch::jit::Stack inputs = meta;
+  try {
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    c10::impl::ExcludeDispatchKeyGuard no_modes(
+        c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}) |
+        c10::autocast_dispatch_keyset);
+    handle.callBoxedForDispatchKey(c10::DispatchKey::Meta, meta);
+  } catch (const std::exception&) {
+    // The CPU kernel decides: it raises its own error, or has a kernel where Meta has none.
+    call.unsupported = "its meta kernel refused the arguments or does not exist";
+    return nullptr;
+  }
+
+  // Outputs as (description, owner of its sizes): returns first, then what is mutated without being returned.
+  std::vector<NeuronOutput> outputs;
+  std::vector<at::Tensor> owners;
+  bool resized = false;
+  auto add = [&](const at::Tensor& described, const at::Tensor* argument) {
+    NeuronOutput o{};
+    o.from_argument = -1;
+    o.dtype = -1;
+    if (argument != nullptr && argument->defined()) {
+      o.from_argument = position(call, *argument);
+      if (argument->sizes() != described.sizes()) {
+        at::native::resize_output(*argument, described.sizes());
+        if (argument->is_contiguous() && !described.is_contiguous()) {
+          argument->unsafeGetTensorImpl()->set_sizes_and_strides(described.sizes(), described.strides());
+        }
+        resized = true;
+      }
+    }
+    const at::Tensor& t = o.from_argument >= 0 ? *argument : described;
+    if (t.defined()) {
+      o.dtype = static_cast<int32_t>(t.scalar_type());
+      o.rank = static_cast<int32_t>(t.dim());
+      o.contiguous = t.is_contiguous();
+      o.bytes = static_cast<int64_t>(
+          at::detail::computeStorageNbytes(t.sizes(), t.strides(), t.dtype().itemsize()));
+      owners.push_back(t);
+      o.sizes = owners.back().sizes().data();
+      o.strides = owners.back().strides().data();
+    }
+    outputs.push_back(o);
+  };
+  auto add_mutated = [&](int32_t i) {
+    std::vector<at::Tensor> described;
+    each_tensor(inputs[i], [&](const at::Tensor& t) { described.push_back(t); });
+    size_t k = 0;
+    each_tensor(arguments[i], [&](const at::Tensor& t) { add(described[k++], &t); });
+  };
+  for (size_t r = 0; r < signature_.returns.size(); ++r) {
+    if (signature_.returns[r] >= 0) {
+      add_mutated(signature_.returns[r]);
+    } else if (meta[r].isTensor() || meta[r].isTensorList()) {
+      each_tensor(meta[r], [&](const at::Tensor& t) { add(t, nullptr); });
+    } else {
+      call.unsupported = "a result that is not a tensor";
+      return nullptr;
+    }
+  }
+  for (const auto i : signature_.mutated) {
+    if (std::find(signature_.returns.begin(), signature_.returns.end(), i) == signature_.returns.end()) {
+      add_mutated(i);
+    }
+  }
+  if (resized) { // the layout of an argument changed, and with it the key
+    const auto device = call.device;
+    call = Call();
+    call.read(op_, signature_.kinds, true, arguments);
+    call.device = device;
+    if (const auto* plan = neuron_plan_find(call.key.data(), call.key.size())) {
+      return plan;
+    }
+  }
+  const NeuronPlan* plan = nullptr;
+  check(neuron_plan_build(call.key.data(), call.key.size(), outputs.data(), outputs.size(), &plan));
+  return plan;
+}
+
+void BoxedOperator::operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet /*keys*/,
+                               torch::jit::Stack* stack) {
+  const auto arguments = torch::jit::last(*stack, signature_.kinds.size());
+  const bool mutates = !signature_.mutated.empty();
+  Call call;
+  call.read(op_, signature_.kinds, mutates, arguments);
+  if (call.device < 0) {
+    call.device = static_cast<c10::DeviceIndex>(neuron_current_device());
+  }
+  const NeuronPlan* plan = nullptr;
+  if (call.unsupported == nullptr) {
+    if (mutates) {
+      check_overlap(call, signature_, arguments);
+    }
+    plan = neuron_plan_find(call.key.data(), call.key.size());
+    if (plan == nullptr) {
+      plan = build(handle, *stack, call);
+    }
+    if (plan != nullptr) {
+      call.unsupported = neuron_plan_unsupported(plan);
+    }
+  }
+  if (call.unsupported != nullptr) {
+    return fall_back(handle, stack, call.unsupported);
+  }
+
+  const NeuronOutput* outputs = nullptr;
+  const size_t count = neuron_plan_outputs(plan, &outputs);
+  c10::SmallVector<void*, 16> addresses;
+  for (const auto* t : call.tensors) {
+    addresses.push_back(const_cast<void*>(t->const_data_ptr()));
+  }
+  c10::SmallVector<at::Tensor, 4> results;
+  for (size_t i = 0; i < count; ++i) {
+    const NeuronOutput& o = outputs[i];
+    if (o.from_argument >= 0) {
+      results.push_back(*call.tensors[o.from_argument]);
+    } else if (o.dtype < 0) {
+      results.emplace_back();
+    } else {
+      const auto rank = static_cast<size_t>(o.rank);
+      results.push_back(make_tensor(static_cast<c10::ScalarType>(o.dtype), {o.sizes, rank}, {o.strides, rank},
+                                    o.contiguous != 0, static_cast<size_t>(o.bytes), call.device));
+      addresses.push_back(results.back().mutable_data_ptr());
+    }
+  }
+  if (const uint64_t values = neuron_plan_random(plan)) {
+    std::optional<at::Generator> generator;
+    if (signature_.generator >= 0 && arguments[signature_.generator].isGenerator()) {
+      generator = arguments[signature_.generator].toGenerator();
+    }
+    const auto [seed, offset] = reserve_philox(generator, call.device, values);
+    call.scalars.push_back({1, seed});
+    call.scalars.push_back({1, offset});
+  }
+  check(neuron_plan_launch(plan, addresses.data(), addresses.size(), call.scalars.data(), call.scalars.size(),
+                           call.device, neuron_current_stream(call.device)));
+
+  if (signature_.returns.size() == 1 && handle.schema().returns()[0].type()->kind() == c10::TypeKind::ListType) {
+    c10::List<at::Tensor> list;
+    for (auto& r : results) {
+      list.push_back(std::move(r));
+    }
+    torch::jit::drop(*stack, signature_.kinds.size());
+    stack->emplace_back(std::move(list));
+    return;
+  }
+  torch::jit::drop(*stack, signature_.kinds.size());
+  for (size_t i = 0; i < signature_.returns.size(); ++i) {
+    stack->emplace_back(std::move(results[i]));
+  }
+}
+
+namespace {
+
+// Libraries live as long as the process: unregistering at exit would race with threads that still run operators.
+torch::Library& library(const char* ns) {
+  static std::unordered_map<std::string, torch::Library*> libraries;
+  auto*& l = libraries[ns];
+  if (l == nullptr) {
+    l = new torch::Library(torch::Library::IMPL, ns, c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  }
+  return *l;
+}
+
+} // namespace
+
+void register_factories(torch::Library& aten);
+void register_copies(torch::Library& aten);
+
+void register_operators() {
+  for (int32_t i = 0; i < neuron_op_count(); ++i) {
+    const std::string name = neuron_op_name(i);
+    const auto colons = name.find("::");
+    if (name.compare(0, colons, "neuron") == 0) {
+      continue; // called by the glue itself
+    }
+    const auto dot = name.find('.');
+    const c10::OperatorName parsed(name.substr(0, dot), dot == std::string::npos ? "" : name.substr(dot + 1));
+    const auto handle = c10::Dispatcher::singleton().findSchema(parsed);
+    TORCH_CHECK(handle.has_value(), "operator table: this PyTorch has no operator ", name);
+    library(name.substr(0, colons).c_str())
+        .impl(name.substr(colons + 2).c_str(),
+              torch::CppFunction::makeFromBoxedFunctor(std::make_unique<BoxedOperator>(i, *handle)));
+  }
+  register_factories(library("aten"));
+  register_copies(library("aten"));
+  static torch::Library everything(torch::Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  everything.fallback(torch::CppFunction::makeFromBoxedFunction<&boxed_fallback>());
+}
+
+} // namespace neuron

@@ -1,0 +1,37 @@
+// The boxed adapter: every operator of the Rust table goes through it.
+#pragma once
+
+#include <ATen/core/boxing/KernelFunction.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include "call.h"
+
+namespace neuron {
+
+// How the returns of a schema relate to its arguments, and how its arguments are read: computed once per operator.
+struct Signature {
+  c10::SmallVector<ArgumentKind, 8> kinds;
+  c10::SmallVector<int32_t, 4> returns;   // argument a return aliases, or -1
+  c10::SmallVector<int32_t, 4> mutated;   // arguments that are written
+  bool random = false;                    // takes a generator, or is tagged as random
+  int32_t generator = -1;                 // argument that is one
+
+  explicit Signature(const c10::OperatorHandle& op);
+};
+
+class BoxedOperator final : public c10::OperatorKernel {
+ public:
+  BoxedOperator(int32_t op, const c10::OperatorHandle& handle)
+      : op_(op), name_(neuron_op_name(op)), signature_(handle) {}
+
+  void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+
+ private:
+  const NeuronPlan* build(const c10::OperatorHandle& handle, const torch::jit::Stack& arguments, Call& call);
+
+  int32_t op_;
+  const char* name_;
+  Signature signature_;
+};
+
+} // namespace neuron
