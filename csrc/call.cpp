@@ -91,8 +91,8 @@ void Call::tensor(const at::Tensor& t, bool mutates) {
 }
 
 void Call::scalar(const c10::IValue& v) {
-  // 0 and 1 are told apart from other values, since many operators leave out a step for them.
-  auto special = [](auto x) { return uint64_t{x == 0} << 8 | uint64_t{x == 1} << 9; };
+  // 0, 1 and 2 are told apart from other values: operators leave out a step, or square instead of raising to a power.
+  auto special = [](auto x) { return uint64_t{x == 0} << 8 | uint64_t{x == 1} << 9 | uint64_t{x == 2} << 10; };
   if (v.isDouble()) {
     push(Tag::Scalar, 1 | special(v.toDouble()));
     scalars.push_back(floating(v.toDouble()));

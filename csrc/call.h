@@ -3,7 +3,7 @@
 // word 0: operator | arguments << 32, then a record per argument, whose first word is tag | payload << 8:
 //   None                                       nothing follows; also an undefined tensor, and any generator
 //   Tensor    dtype:8 rank:8 flags:8 alias:32  (1 + an earlier tensor at the same address, or 0) sizes, then strides unless contiguous
-//   Scalar    kind:8 (0 int, 1 float, 2 bool) zero:1 one:1   value in `scalars`
+//   Scalar    kind:8 (0 int, 1 float, 2 bool) zero:1 one:1 two:1, value in `scalars`
 //   Int       -                                the value
 //   Bool      the value
 //   Float     -                                bits of the double

@@ -122,10 +122,19 @@ pub enum Op {
         /// Dimensions reduced, ascending.
         dims: Dims,
     },
-    /// `(a)`: mean and unbiased-by-`correction` variance over `dims`, kept as extent 1. Results: variance, mean
+    /// `(a)`: largest or smallest along `dim`, kept as extent 1. Results: values, `i64` positions
+    MinMax {
+        /// Largest.
+        max: bool,
+        /// Dimension reduced.
+        dim: usize,
+    },
+    /// `(a)`: variance over `dims`, kept as extent 1. Results: variance, mean
     Variance {
         /// Dimensions reduced, ascending.
         dims: Dims,
+        /// Taken off the number of elements divided by: 1 for the unbiased variance.
+        correction: f64,
     },
     /// `(a[batch.., m, k], b[batch.., k, n])`: result `[batch.., m, n]`, accumulated in the compute type
     Dot,
@@ -156,6 +165,22 @@ pub enum Op {
     },
     /// `(grad, x, mean, rstd, weight?)`: results `grad_x, grad_weight, grad_bias`
     LayerNormBackward {
+        /// Trailing dimensions normalised.
+        dims: usize,
+        /// A weight operand is present.
+        weight: bool,
+    },
+    /// `(x, weight?)`: results `out, rstd`: `x / sqrt(mean(x^2) + eps) * weight` over the last `dims` dimensions
+    RmsNorm {
+        /// Trailing dimensions normalised.
+        dims: usize,
+        /// Added to the mean square.
+        eps: f64,
+        /// A weight operand is present.
+        weight: bool,
+    },
+    /// `(grad, x, rstd, weight?)`: results `grad_x, grad_weight`
+    RmsNormBackward {
         /// Trailing dimensions normalised.
         dims: usize,
         /// A weight operand is present.
@@ -207,6 +232,13 @@ pub enum Op {
         dim: usize,
         /// How updates combine.
         op: ScatterOp,
+    },
+    /// `(a, index, updates, alpha?)`: `a` with `alpha` times slice `i` of `updates` added to slice `index[i]`
+    IndexAdd {
+        /// Dimension indexed.
+        dim: usize,
+        /// A 0-dimensional factor is present.
+        alpha: bool,
     },
     /// `(a, index...)`: advanced indexing. `dims[i]` is the dimension that index `i` names; indices have been
     /// broadcast to one shape, negative ones count from the end. `result_dim` is where the index dimensions go.
@@ -298,18 +330,22 @@ impl Op {
             Op::Reshape => "reshape",
             Op::Transpose { .. } => "transpose",
             Op::Reduce { .. } => "reduce",
+            Op::MinMax { .. } => "min_max",
             Op::Variance { .. } => "variance",
             Op::Dot => "dot",
             Op::Softmax { .. } => "softmax",
             Op::SoftmaxBackward { .. } => "softmax_backward",
             Op::LayerNorm { .. } => "layer_norm",
             Op::LayerNormBackward { .. } => "layer_norm_backward",
+            Op::RmsNorm { .. } => "rms_norm",
+            Op::RmsNormBackward { .. } => "rms_norm_backward",
             Op::Attention { .. } => "attention",
             Op::AttentionBackward { .. } => "attention_backward",
             Op::Concat { .. } => "concat",
             Op::IndexSelect { .. } => "index_select",
             Op::Gather { .. } => "gather",
             Op::Scatter { .. } => "scatter",
+            Op::IndexAdd { .. } => "index_add",
             Op::Index { .. } => "index",
             Op::IndexPut { .. } => "index_put",
             Op::EmbeddingBackward { .. } => "embedding_backward",

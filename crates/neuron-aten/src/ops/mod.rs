@@ -1,0 +1,54 @@
+//! The lowerings, by family.
+
+use crate::lower::{Lower, Lowered};
+
+mod activation;
+mod attention;
+mod binary;
+mod factory;
+mod foreach;
+mod indexing;
+mod loss;
+mod matmul;
+mod norm;
+mod random;
+mod reduction;
+mod shape;
+mod ternary;
+mod unary;
+
+/// Overloads that share a lowering, and the lowering.
+pub(crate) type Row = (&'static [&'static str], fn(&mut Lower) -> Lowered);
+
+/// Every family of operators.
+pub(crate) const FAMILIES: &[&[Row]] = &[
+    unary::ROWS,
+    binary::ROWS,
+    ternary::ROWS,
+    activation::ROWS,
+    reduction::ROWS,
+    matmul::ROWS,
+    norm::ROWS,
+    attention::ROWS,
+    indexing::ROWS,
+    shape::ROWS,
+    factory::ROWS,
+    random::ROWS,
+    loss::ROWS,
+    foreach::ROWS,
+];
+
+/// The functional, in-place and `out=` overloads of an operator without overload name.
+macro_rules! overloads {
+    ($name:literal) => {
+        &[concat!("aten::", $name), concat!("aten::", $name, "_"), concat!("aten::", $name, ".out")]
+    };
+    ($name:literal, $overload:literal) => {
+        &[
+            concat!("aten::", $name, ".", $overload),
+            concat!("aten::", $name, "_.", $overload),
+            concat!("aten::", $name, ".", $overload, "_out"),
+        ]
+    };
+}
+pub(crate) use overloads;

@@ -1,0 +1,55 @@
+//! The table itself.
+
+use crate::call::Call;
+use crate::lower::{Lower, LowerError, Lowered, OutputType};
+use crate::ops;
+use neuron_ir::Graph;
+use std::sync::LazyLock;
+
+/// One ATen overload and how it is lowered.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// Qualified name, `aten::add.Tensor`.
+    pub name: &'static str,
+    /// Builds the graph.
+    pub lower: fn(&mut Lower) -> Lowered,
+}
+
+static TABLE: LazyLock<Vec<Entry>> = LazyLock::new(|| {
+    ops::FAMILIES
+        .iter()
+        .flat_map(|family| family.iter())
+        .flat_map(|(names, lower)| names.iter().map(|name| Entry { name, lower: *lower }))
+        .collect()
+});
+
+/// Every operator, in a fixed order: an operator's number is its position.
+pub fn table() -> &'static [Entry] {
+    &TABLE
+}
+
+/// Lowers a call to a graph; also how many values of the random generator a launch consumes.
+///
+/// # Errors
+/// [`LowerError::Unsupported`] where the operator has to run on the CPU.
+pub fn lower(call: &Call, outputs: &[Option<OutputType>]) -> Result<(Graph, u64), LowerError> {
+    let mut l = Lower::new(call, outputs);
+    (TABLE[call.op].lower)(&mut l)?;
+    let (graph, random) = l.finish();
+    debug_assert_eq!(neuron_ir::verify(&graph), Ok(()), "{}:\n{graph}", TABLE[call.op].name);
+    Ok((graph, random))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn names_are_unique() {
+        let mut seen = HashSet::new();
+        for e in table() {
+            assert!(seen.insert(e.name), "{} is listed twice", e.name);
+        }
+    }
+}
