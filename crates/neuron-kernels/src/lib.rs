@@ -1,9 +1,14 @@
 //! SIMD kernels on host memory: what a software NeuronCore executes.
 
+pub mod concat;
+pub mod embedding;
 pub mod gemm;
+pub mod index;
 pub mod kernel;
+pub mod loss;
 pub mod pool;
 pub mod random;
+pub mod scatter;
 pub mod simd;
 
 pub use kernel::{Kernel, KernelError};
