@@ -34,6 +34,8 @@ pub struct Step {
     pub kernel: Box<dyn Kernel>,
     /// Its buffers, in the kernel's order.
     pub buffers: SmallVec<[Slot; 6]>,
+    /// Memory that holds further `i64` scalars for the kernel, after those of the launch.
+    pub scalars: SmallVec<[Slot; 2]>,
 }
 
 /// A compiled graph: kernels in order and the workspace they share.
@@ -61,6 +63,7 @@ impl Program {
     pub fn new(steps: Vec<Step>, arguments: usize, workspace: usize) -> Program {
         let direct = workspace == 0
             && steps.len() == 1
+            && steps[0].scalars.is_empty()
             && steps[0].buffers.len() == arguments
             && steps[0].buffers.iter().enumerate().all(|(i, s)| *s == Slot::Argument { index: i });
         let cost = steps.iter().map(|s| s.kernel.cost()).sum();
@@ -104,16 +107,21 @@ impl Program {
     /// As for [`Program::run`]; `workspace` has the size the steps were planned for.
     unsafe fn run_steps(&self, buffers: &[*mut u8], scalars: &[Scalar], workspace: *mut u8) -> Result<(), KernelError> {
         for step in &self.steps {
-            let resolved: SmallVec<[*mut u8; 8]> = step
-                .buffers
-                .iter()
-                .map(|slot| match *slot {
-                    Slot::Argument { index } => buffers[index],
-                    Slot::Temporary { offset } => workspace.wrapping_add(offset),
-                })
-                .collect();
-            // SAFETY: the planner gave each kernel buffers of the layouts it was made for.
-            unsafe { step.kernel.run(&resolved, scalars)? };
+            let address = |slot: &Slot| match *slot {
+                Slot::Argument { index } => buffers[index],
+                Slot::Temporary { offset } => workspace.wrapping_add(offset),
+            };
+            let resolved: SmallVec<[*mut u8; 8]> = step.buffers.iter().map(address).collect();
+            if step.scalars.is_empty() {
+                // SAFETY: the planner gave each kernel buffers of the layouts it was made for.
+                unsafe { step.kernel.run(&resolved, scalars)? };
+                continue;
+            }
+            let mut all: SmallVec<[Scalar; 8]> = SmallVec::from_slice(scalars);
+            // SAFETY: the planner puts only `i64` values there, and earlier steps have written them.
+            all.extend(step.scalars.iter().map(|s| Scalar::I64(unsafe { address(s).cast::<i64>().read_unaligned() })));
+            // SAFETY: as above.
+            unsafe { step.kernel.run(&resolved, &all)? };
         }
         Ok(())
     }
