@@ -23,9 +23,12 @@ typedef enum NeuronStatus {
   NEURON_NOT_IMPLEMENTED = 5, // NotImplementedError
   NEURON_OUT_OF_MEMORY = 6,   // torch.OutOfMemoryError
   NEURON_UNSUPPORTED = 7,     // no lowering or kernel: fall back to the CPU; never reaches Python
+  NEURON_INTERRUPTED = 8,     // a wait ended because the interrupt check said so; its exception is already set
 } NeuronStatus;
 
 const char* neuron_error_message(void);
+// Asked every 50 ms of a wait, on the waiting thread and with no lock held; nonzero ends the wait. Null: no question.
+void neuron_set_interrupt_check(int (*check)(void));
 
 // --- devices -------------------------------------------------------------------------------------------------------
 int32_t neuron_device_count(void);             // starts nothing, never fails, also in a forked child
@@ -37,11 +40,15 @@ NeuronStatus neuron_set_device(int32_t device);
 NeuronStatus neuron_check_device(int32_t device); // "Device index 9 is out of range. Valid range is 0 to 3 ..."
 const char* neuron_device_name(void);          // target profile: "trn2"
 NeuronStatus neuron_total_memory(int32_t device, uint64_t* bytes);
+void neuron_set_launch_blocking(bool blocking); // every launch runs to completion and returns its own error
+bool neuron_launch_blocking(void);
+void neuron_shutdown(void); // at exit: finishes all work and ends the threads; later frees do nothing
 
 // --- streams -------------------------------------------------------------------------------------------------------
 uint64_t neuron_current_stream(int32_t device); // of the calling thread
 NeuronStatus neuron_set_current_stream(int32_t device, uint64_t stream);
 NeuronStatus neuron_stream_new(int32_t device, int32_t priority, uint64_t* stream); // from a pool, round robin
+int32_t neuron_stream_priority(uint64_t stream); // 0 normal, -1 high
 NeuronStatus neuron_stream_query(int32_t device, uint64_t stream, bool* done);
 NeuronStatus neuron_stream_synchronize(int32_t device, uint64_t stream); // raises the stream's pending error, once
 NeuronStatus neuron_device_synchronize(int32_t device);

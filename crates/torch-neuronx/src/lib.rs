@@ -1,1 +1,3 @@
 //! The extension module.
+
+pub mod abi;
