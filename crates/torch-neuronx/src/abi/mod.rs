@@ -6,6 +6,7 @@ pub mod device;
 pub mod event;
 pub mod host;
 pub mod memory;
+pub mod plan;
 pub mod status;
 pub mod stream;
 pub mod tracking;
