@@ -61,9 +61,11 @@ pub fn compile(graph: &Graph) -> Result<Program, KernelError> {
         }
     }
     for (k, place) in copies {
-        pointwise::copy(&mut p, &place, &p.destination(k))?;
+        let to = p.destination(k);
+        pointwise::copy(&mut p, &place, &to)?;
     }
-    Ok(Program::new(p.steps, p.buffers(), p.workspace))
+    let buffers = p.buffers();
+    Ok(Program::new(p.steps, buffers, p.workspace))
 }
 
 /// True for operators that are folded into whatever uses their result.
