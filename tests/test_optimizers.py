@@ -1,0 +1,124 @@
+"""Optimizers of torch.optim by every path PyTorch has for them, against the CPU."""
+
+import copy
+import inspect
+
+import pytest
+import torch
+from against_cpu import DEVICE, assert_same
+
+OPTIMIZERS = {
+    "SGD": {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
+    "Adam": {"lr": 0.01, "weight_decay": 0.01, "amsgrad": True},
+    "AdamW": {"lr": 0.01},
+    "RMSprop": {"lr": 0.01, "momentum": 0.5, "centered": True},
+    "Adagrad": {"lr": 0.05},
+    "Adadelta": {"lr": 1.0},
+    "Adamax": {"lr": 0.01},
+    "NAdam": {"lr": 0.01},
+    "RAdam": {"lr": 0.01},
+    "ASGD": {"lr": 0.05},
+    "Rprop": {"lr": 0.01},
+}
+
+
+def network():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Linear(9, 17), torch.nn.Tanh(), torch.nn.Linear(17, 5, bias=False), torch.nn.LayerNorm(5)
+    )
+
+
+def run(device, make, steps=4):
+    """Parameters after some steps on `device`."""
+    model = network().to(device)
+    optimizer = make(model.parameters())
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(steps):
+        x = torch.randn(8, 9, generator=generator).to(device)
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    return [p.detach() for p in model.parameters()], copy.deepcopy(optimizer.state_dict())
+
+
+PATHS = [
+    (name, path)
+    for path in ({}, {"foreach": True}, {"foreach": False}, {"capturable": True}, {"fused": True})
+    for name in OPTIMIZERS
+    if set(path) <= set(inspect.signature(getattr(torch.optim, name)).parameters)
+]
+
+
+@pytest.mark.parametrize(("name", "path"), PATHS, ids=str)
+def test_optimizer_steps_as_on_the_cpu(name, path):
+    cls, options = getattr(torch.optim, name), OPTIMIZERS[name]
+    want, want_state = run("cpu", lambda p: cls(p, **options))
+    got, got_state = run(DEVICE, lambda p: cls(p, **options, **path))
+    assert_same(got, want, tolerance=(1e-4, 1e-5))
+    assert got_state["state"].keys() == want_state["state"].keys()
+
+
+def test_lbfgs():
+    def run(device):
+        model = network().to(device)
+        optimizer = torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=5)
+        x = torch.linspace(-1, 1, 72).view(8, 9).to(device)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+        return [p.detach() for p in model.parameters()]
+
+    assert_same(run(DEVICE), run("cpu"), tolerance=(1e-3, 1e-4))
+
+
+@pytest.mark.parametrize("foreach", [None, True, False])
+@pytest.mark.parametrize("norm", [2.0, 1.0, float("inf")])
+def test_gradient_clipping(foreach, norm):
+    def run(device, foreach):
+        model = network().to(device)
+        model(torch.ones(3, 9, device=device)).square().sum().backward()
+        total = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1, norm, foreach=foreach)
+        return total, [p.grad for p in model.parameters()]
+
+    assert_same(run(DEVICE, foreach), run("cpu", None))
+
+
+@pytest.mark.parametrize("foreach", [True, False])
+def test_gradient_scaler(foreach):
+    """A step with infinite gradients is skipped and lowers the scale; the others are taken."""
+    model = network().to(DEVICE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=foreach)
+    scaler = torch.amp.GradScaler(DEVICE, init_scale=2.0**10, growth_interval=2)
+    scales = []
+    for step in range(4):
+        before = [p.detach().clone() for p in model.parameters()]
+        optimizer.zero_grad()
+        loss = model(torch.ones(3, 9, device=DEVICE)).square().mean()
+        scaler.scale(loss * (float("inf") if step == 1 else 1.0)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+        moved = any(not torch.equal(b, p) for b, p in zip(before, model.parameters(), strict=True))
+        assert moved == (step != 1)
+    assert scales == [2.0**10, 2.0**9, 2.0**9, 2.0**10]
+
+
+def test_state_moves_with_its_checkpoint():
+    _, state = run(DEVICE, lambda p: torch.optim.AdamW(p, lr=0.01))
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    optimizer.load_state_dict(state)
+    assert {t.device.type for s in optimizer.state.values() for t in s.values()} == {"cpu"}
+
+
+def test_no_operator_of_adamw_falls_back(no_fallback):
+    run(DEVICE, lambda p: torch.optim.AdamW(p, lr=0.01))
+    run(DEVICE, lambda p: torch.optim.AdamW(p, lr=0.01, foreach=True))
+    run(DEVICE, lambda p: torch.optim.AdamW(p, lr=0.01, foreach=False))
+    run(DEVICE, lambda p: torch.optim.AdamW(p, lr=0.01, fused=True))
