@@ -1,6 +1,9 @@
-"""What every test gets: fixed seeds, and a record of fallbacks that starts empty."""
+"""What the tests share: fixed seeds, a device at rest, and a record of fallbacks."""
 
 import os
+import subprocess
+import sys
+import textwrap
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -20,6 +23,17 @@ def seeds():
     torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def first_device():
+    """Every test begins and ends on device 0 and its default stream, with no work pending."""
+    torch.neuron.set_device(0)
+    torch.neuron.set_stream(torch.neuron.default_stream(0))
+    yield
+    torch.neuron.set_device(0)
+    torch.neuron.set_stream(torch.neuron.default_stream(0))
+    torch.neuron.synchronize()
+
+
 @pytest.fixture
 def no_fallback():
     """The test fails if an operator in it ran on the CPU."""
@@ -27,3 +41,24 @@ def no_fallback():
     yield
     torch.accelerator.synchronize()
     assert sorted(torch_neuronx.get_fallback_ops()) == []
+
+
+@pytest.fixture
+def run_python():
+    """Runs a program in a fresh interpreter and returns what it prints; a failure shows its errors."""
+
+    def run(program, check=True, **environment):
+        result = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(program)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env={**os.environ, **environment},
+            check=False,
+        )
+        if check:
+            assert result.returncode == 0, result.stderr
+            return result.stdout.strip()
+        return result
+
+    return run
