@@ -6,7 +6,5 @@
 
 #![expect(non_snake_case, reason = "Python imports the module as torch_neuronx._C")]
 
-#![allow(non_snake_case, reason = "Python imports the module as torch_neuronx._C")]
-
 pub mod abi;
 mod python;
