@@ -16,6 +16,10 @@ namespace neuron {
 
 namespace {
 
+// What stands for the dtype of a result that is no tensor.
+constexpr int32_t kAbsentOutput = -1;
+constexpr int32_t kIntegerOutput = -2; // its value is in `bytes`
+
 bool is_number(const c10::TypePtr& type) {
   if (auto optional = type->cast<c10::OptionalType>()) {
     return is_number(optional->getElementType());
@@ -127,6 +131,8 @@ Signature::Signature(const c10::OperatorHandle& op) {
     }
     returns.push_back(from);
   }
+  returns_list =
+      returns.size() == 1 && schema.returns()[0].type()->kind() == c10::TypeKind::ListType;
   random = generator >= 0 || op.hasTag(at::Tag::nondeterministic_seeded);
 }
 
@@ -157,7 +163,7 @@ const NeuronPlan* BoxedOperator::build(const c10::OperatorHandle& handle, const 
   auto add = [&](const at::Tensor& described, const at::Tensor* argument) {
     NeuronOutput o{};
     o.from_argument = -1;
-    o.dtype = -1;
+    o.dtype = kAbsentOutput;
     if (argument != nullptr && argument->defined()) {
       o.from_argument = position(call, *argument);
       if (argument->sizes() != described.sizes()) {
@@ -192,6 +198,12 @@ const NeuronPlan* BoxedOperator::build(const c10::OperatorHandle& handle, const 
       add_mutated(signature_.returns[r]);
     } else if (meta[r].isTensor() || meta[r].isTensorList()) {
       each_tensor(meta[r], [&](const at::Tensor& t) { add(t, nullptr); });
+    } else if (meta[r].isInt()) {
+      NeuronOutput number{};
+      number.from_argument = -1;
+      number.dtype = kIntegerOutput;
+      number.bytes = meta[r].toInt();
+      outputs.push_back(number);
     } else {
       call.unsupported = "a result that is not a tensor";
       return nullptr;
@@ -248,18 +260,21 @@ void BoxedOperator::operator()(const c10::OperatorHandle& handle, c10::DispatchK
   for (const auto* t : call.tensors) {
     addresses.push_back(const_cast<void*>(t->const_data_ptr()));
   }
-  c10::SmallVector<at::Tensor, 4> results;
+  c10::SmallVector<c10::IValue, 4> results;
   for (size_t i = 0; i < count; ++i) {
     const NeuronOutput& o = outputs[i];
     if (o.from_argument >= 0) {
-      results.push_back(*call.tensors[o.from_argument]);
+      results.emplace_back(*call.tensors[o.from_argument]);
+    } else if (o.dtype == kIntegerOutput) {
+      results.emplace_back(o.bytes);
     } else if (o.dtype < 0) {
-      results.emplace_back();
+      results.emplace_back(at::Tensor());
     } else {
       const auto rank = static_cast<size_t>(o.rank);
-      results.push_back(make_tensor(static_cast<c10::ScalarType>(o.dtype), {o.sizes, rank}, {o.strides, rank},
-                                    o.contiguous != 0, static_cast<size_t>(o.bytes), call.device));
-      addresses.push_back(results.back().mutable_data_ptr());
+      auto t = make_tensor(static_cast<c10::ScalarType>(o.dtype), {o.sizes, rank}, {o.strides, rank},
+                           o.contiguous != 0, static_cast<size_t>(o.bytes), call.device);
+      addresses.push_back(t.mutable_data_ptr());
+      results.emplace_back(std::move(t));
     }
   }
   if (const uint64_t values = neuron_plan_random(plan)) {
@@ -274,10 +289,10 @@ void BoxedOperator::operator()(const c10::OperatorHandle& handle, c10::DispatchK
   check(neuron_plan_launch(plan, addresses.data(), addresses.size(), call.scalars.data(), call.scalars.size(),
                            call.device, neuron_current_stream(call.device)));
 
-  if (signature_.returns.size() == 1 && handle.schema().returns()[0].type()->kind() == c10::TypeKind::ListType) {
+  if (signature_.returns_list) {
     c10::List<at::Tensor> list;
     for (auto& r : results) {
-      list.push_back(std::move(r));
+      list.push_back(std::move(r).toTensor());
     }
     torch::jit::drop(*stack, signature_.kinds.size());
     stack->emplace_back(std::move(list));

@@ -13,6 +13,7 @@ struct Signature {
   c10::SmallVector<ArgumentKind, 8> kinds;
   c10::SmallVector<int32_t, 4> returns;   // argument a return aliases, or -1
   c10::SmallVector<int32_t, 4> mutated;   // arguments that are written
+  bool returns_list = false;              // the one return is a list of tensors
   bool random = false;                    // takes a generator, or is tagged as random
   int32_t generator = -1;                 // argument that is one
 

@@ -118,7 +118,7 @@ typedef struct NeuronScalar {
 
 typedef struct NeuronOutput {
   int32_t from_argument; // index of the tensor argument this result is, or -1: a new tensor, described below
-  int32_t dtype;         // c10::ScalarType
+  int32_t dtype;         // c10::ScalarType; negative: no tensor
   int32_t rank;
   int32_t contiguous;
   int64_t bytes;         // of the storage

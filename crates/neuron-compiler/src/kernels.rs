@@ -175,7 +175,7 @@ fn norm(p: &mut Planner, node: &Node) -> Emitted {
         }
         Op::RmsNormBackward { dims, weight } => {
             let w = dtype(weight.then(|| &operands[3]));
-            Box::new(RmsNormBackward::new(&operands[0].ty, &operands[1].ty, *dims, w, operands[2].ty.dtype)?)
+            Box::new(RmsNormBackward::new(&operands[0].ty, &operands[1].ty, *dims, w, operands[2].ty.dtype, [true; 2])?)
         }
         other => unreachable!("{} is not a norm", other.name()),
     };
