@@ -5,10 +5,7 @@
 
 #include "errors.h"
 #include "hooks.h"
-
-namespace neuron {
-void register_operators();
-} // namespace neuron
+#include "register.h"
 
 extern "C" bool neuron_glue_initialize() {
   HANDLE_TH_ERRORS

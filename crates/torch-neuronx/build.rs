@@ -94,7 +94,7 @@ fn compile(csrc: &Path, torch: &Torch) -> Vec<PathBuf> {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("set by cargo"));
     let include = torch.package.join("include");
     let mut build = cc::Build::new();
-    build.cpp(true).std("c++20").opt_level(2).debug(false).warnings(true).extra_warnings(true).pic(true);
+    build.cargo_metadata(false).cpp(true).std("c++20").opt_level(2).debug(false).warnings(true).extra_warnings(true).pic(true);
     build.flag("-fvisibility=hidden").flag("-Wno-unused-parameter");
     build.include(csrc);
     // System headers: their warnings are PyTorch's own.

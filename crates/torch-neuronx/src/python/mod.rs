@@ -1,16 +1,27 @@
-//! The functions of `torch_neuronx._C`. Thin: what a name means is documented where the package exports it.
+//! The functions of `torch_neuronx._C`.
+//!
+//! Thin: each asks the runtime one thing. What the names mean to a user is documented in the package that exports them.
+//! Streams, events and generators are not here: PyTorch's own classes reach them through `csrc`.
+
+mod devices;
+mod errors;
+mod memory;
+mod tracking;
 
 use pyo3::prelude::*;
 
 unsafe extern "C" {
-    /// `csrc/module.h`: registers the device with PyTorch; false with the Python exception set on failure.
+    /// `csrc/module.h`: registers the device with PyTorch; false, with the Python exception set, on failure.
     safe fn neuron_glue_initialize() -> bool;
 }
 
+/// `torch_neuronx._C`; importing it makes the device known to PyTorch.
 #[pymodule(name = "_C")]
-fn extension(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+fn extension(module: &Bound<'_, PyModule>) -> PyResult<()> {
     if !neuron_glue_initialize() {
-        return Err(PyErr::fetch(_module.py()));
+        return Err(PyErr::fetch(module.py()));
     }
-    Ok(())
+    devices::add(module)?;
+    memory::add(module)?;
+    tracking::add(module)
 }

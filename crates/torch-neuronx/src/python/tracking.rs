@@ -1,0 +1,30 @@
+//! Which operators ran where.
+
+use neuron_runtime::tracking;
+use pyo3::prelude::*;
+
+#[pyfunction]
+fn executed_ops() -> Vec<String> {
+    tracking::executed_ops()
+}
+
+/// (operator, reason, how often) for every reason of every operator.
+#[pyfunction]
+fn fallback_ops() -> Vec<(String, String, u64)> {
+    let rows = tracking::fallback_ops().into_iter().flat_map(|(op, fallback)| {
+        fallback.reasons.into_iter().map(move |(reason, count)| (op.clone(), reason, count))
+    });
+    rows.collect()
+}
+
+#[pyfunction]
+fn clear_op_tracking() {
+    tracking::reset();
+}
+
+/// Adds the functions of this file.
+pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(executed_ops, module)?)?;
+    module.add_function(wrap_pyfunction!(fallback_ops, module)?)?;
+    module.add_function(wrap_pyfunction!(clear_op_tracking, module)?)
+}
