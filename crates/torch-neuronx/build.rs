@@ -94,7 +94,15 @@ fn compile(csrc: &Path, torch: &Torch) -> Vec<PathBuf> {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("set by cargo"));
     let include = torch.package.join("include");
     let mut build = cc::Build::new();
-    build.cargo_metadata(false).cpp(true).std("c++20").opt_level(2).debug(false).warnings(true).extra_warnings(true).pic(true);
+    build
+        .cargo_metadata(false)
+        .cpp(true)
+        .std("c++20")
+        .opt_level(2)
+        .debug(false)
+        .warnings(true)
+        .extra_warnings(true)
+        .pic(true);
     build.flag("-fvisibility=hidden").flag("-Wno-unused-parameter");
     build.include(csrc);
     // System headers: their warnings are PyTorch's own.
@@ -144,10 +152,13 @@ fn compile(csrc: &Path, torch: &Torch) -> Vec<PathBuf> {
                             warn(&String::from_utf8_lossy(&run.stderr));
                             fs::write(object.with_extension("stamp"), stamp).expect("OUT_DIR is writable");
                         }
-                        Ok(run) => failures.lock().expect("no panic holds it").push(
-                            String::from_utf8_lossy(&run.stderr).into_owned(),
-                        ),
-                        Err(e) => failures.lock().expect("no panic holds it").push(format!("{:?}: {e}", compiler.path())),
+                        Ok(run) => failures
+                            .lock()
+                            .expect("no panic holds it")
+                            .push(String::from_utf8_lossy(&run.stderr).into_owned()),
+                        Err(e) => {
+                            failures.lock().expect("no panic holds it").push(format!("{:?}: {e}", compiler.path()))
+                        }
                     }
                 }
             });

@@ -11,6 +11,7 @@ This package adds what ``torch.neuron`` has no room for: which operators ran on 
 CPU (:func:`get_executed_ops`, :func:`get_fallback_ops`). The names of ``torch.neuron`` are here too.
 """
 
+import atexit
 import importlib
 import sys
 
@@ -33,7 +34,8 @@ def _register() -> None:
     taken = torch._C._get_privateuse1_backend_name()
     if taken not in ("privateuseone", "neuron"):
         raise ImportError(f"the device {taken!r} of another package has PyTorch's only slot for external devices")
-    importlib.import_module("torch_neuronx._C")
+    extension = importlib.import_module("torch_neuronx._C")
+    atexit.register(extension.shutdown)  # work that still runs finishes before what it uses is torn down
     # From the renaming on, torch.accelerator answers for this device and needs its module: nothing may come between.
     torch.utils.rename_privateuse1_backend("neuron")
     module = importlib.import_module("torch_neuronx.neuron")

@@ -113,7 +113,7 @@ class NeuronDeviceProperties:
 def get_device_properties(device: torch.types.Device = None) -> NeuronDeviceProperties:
     """The family and memory of a device."""
     index = _get_device_index(device, optional=True)
-    return NeuronDeviceProperties(_C.device_name(), _C.total_memory(index))
+    return NeuronDeviceProperties(_C.device_name(), _C.memory_info(index)[1])
 
 
 def get_device_name(device: torch.types.Device = None) -> str:

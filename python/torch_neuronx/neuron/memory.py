@@ -94,54 +94,45 @@ def memory_summary(device: torch.types.Device = None, abbreviated: bool = False)
     """The counters of :func:`memory_stats` as a table; ``abbreviated`` leaves the two pools out."""
     index = _get_device_index(device, optional=True)
     stats = memory_stats(index)
-    width = 77
-    rule, double = "|" + "-" * (width - 2) + "|", "|" + "=" * (width - 2) + "|"
+    pools = {"all": ""} if abbreviated else {"all": "", "small_pool": "  small pool", "large_pool": "  large pool"}
+    metrics = ("current", "peak", "allocated", "freed")
+    head = f"| {'Metric':<17} | {'Current':>11} | {'Peak':>11} | {'Allocated':>11} | {'Freed':>11} |"
+    inner = len(head) - 2
+    rule = "|" + "-" * inner + "|"
     lines = [
-        double,
-        "|" + f"Neuron memory summary, device {index}".center(width - 2) + "|",
-        rule,
-        "|" + f"OOMs: {stats['num_ooms']}   retries after OOM: {stats['num_alloc_retries']}".center(width - 2) + "|",
-        double,
-        "| Metric            |   Current   |    Peak     |  Allocated (sum) |  Freed (sum) |",
-        rule,
+        "|" + "=" * inner + "|",
+        "|" + f"Memory of neuron:{index} ({_C.device_name()})".center(inner) + "|",
+        "|" + f"Out of memory: {stats['num_ooms']}   after a retry: {stats['num_alloc_retries']}".center(inner) + "|",
+        "|" + "=" * inner + "|",
+        head,
     ]
-    width = len(lines[-2])
-    rule, double = "|" + "-" * (width - 2) + "|", "|" + "=" * (width - 2) + "|"
-    lines = [line if line.startswith("| Metric") else _stretch(line, width) for line in lines]
-    pools = [("all", "")] if abbreviated else [("all", ""), ("small_pool", "  small pool"), ("large_pool", "  large pool")]
-    rows = [
-        ("allocated_bytes", "Allocated memory", _bytes),
-        ("active_bytes", "Active memory", _bytes),
-        ("requested_bytes", "Requested memory", _bytes),
-        ("reserved_bytes", "Reserved memory", _bytes),
-        ("inactive_split_bytes", "Inactive memory", _bytes),
-        ("allocation", "Allocations", str),
-        ("active", "Active blocks", str),
-        ("segment", "Segments", str),
-        ("inactive_split", "Inactive blocks", str),
-    ]
-    for key, title, text in rows:
-        for pool, label in pools:
-            current, peak, total, freed = (
-                text(stats[f"{key}.{pool}.{metric}"]) for metric in ("current", "peak", "allocated", "freed")
-            )
-            lines.append(f"| {label or title:<17} | {current:>11} | {peak:>11} | {total:>16} | {freed:>12} |")
+    for key, title in _ROWS.items():
+        show = _bytes if key.endswith("_bytes") else str
         lines.append(rule)
-    lines[-1] = double
+        for pool, label in pools.items():
+            cells = " | ".join(f"{show(stats[f'{key}.{pool}.{metric}']):>11}" for metric in metrics)
+            lines.append(f"| {label or title:<17} | {cells} |")
+    lines.append("|" + "=" * inner + "|")
     return "\n".join(lines) + "\n"
 
 
-def _stretch(line: str, width: int) -> str:
-    fill = line[1]
-    if fill in "-=":
-        return "|" + fill * (width - 2) + "|"
-    return "|" + line[1:-1].strip().center(width - 2) + "|"
+_ROWS = {
+    "allocated_bytes": "Allocated memory",
+    "active_bytes": "Active memory",
+    "requested_bytes": "Requested memory",
+    "reserved_bytes": "Reserved memory",
+    "inactive_split_bytes": "Unused memory",
+    "allocation": "Allocations",
+    "active": "Active blocks",
+    "segment": "Segments",
+    "inactive_split": "Unused blocks",
+}
 
 
 def _bytes(size: int) -> str:
     value = float(size)
     for unit in ("B", "KiB", "MiB"):
-        if value < 10240:
+        if abs(value) < 10240:
             return f"{value:.0f} {unit}"
         value /= 1024
     return f"{value:.0f} GiB"

@@ -31,7 +31,7 @@ class Stream(torch.Stream):
     @property
     def priority(self) -> int:
         """Negative for high, 0 for normal priority."""
-        return _C.stream_priority(self.device_index, self.stream_id)
+        return _C.stream_priority(self.stream_id)
 
     def wait_event(self, event: torch.Event) -> None:
         """Work issued to this stream from now on waits for ``event``. Does not block the host."""
