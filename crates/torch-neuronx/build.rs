@@ -104,6 +104,8 @@ fn compile(csrc: &Path, torch: &Torch) -> Vec<PathBuf> {
         .extra_warnings(true)
         .pic(true);
     build.flag("-fvisibility=hidden").flag("-Wno-unused-parameter");
+    // Messages name csrc/fallback.cpp, wherever that was when it was compiled.
+    build.flag(format!("-fmacro-prefix-map={}=csrc", csrc.display()));
     build.include(csrc);
     // System headers: their warnings are PyTorch's own.
     for headers in [&include, &include.join("torch/csrc/api/include"), &include.join("kineto"), &torch.python_headers] {

@@ -1,0 +1,137 @@
+"""Errors: the right exception, once, and a device that goes on working."""
+
+import threading
+
+import pytest
+import torch
+import torch_neuronx
+
+neuron = torch.neuron
+
+
+def works():
+    return torch.ones(3, device="neuron").sum().item() == 3
+
+
+def test_index_errors_surface_at_the_next_synchronization_once():
+    table = torch.randn(10, 4).to("neuron")
+    with pytest.raises(IndexError, match="index"):
+        table[torch.tensor([1, 99], device="neuron")].cpu()
+    neuron.synchronize()
+    assert works()
+
+
+def test_embedding_out_of_range():
+    table = torch.randn(10, 4).to("neuron")
+    with pytest.raises((IndexError, RuntimeError), match="index|range"):
+        torch.nn.functional.embedding(torch.tensor([0, 10], device="neuron"), table).cpu()
+    neuron.synchronize()
+    assert works()
+
+
+def test_shape_errors_are_pytorchs_and_immediate():
+    with pytest.raises(RuntimeError, match="must match the size of tensor"):
+        torch.ones(3, device="neuron") + torch.ones(4, device="neuron")
+    with pytest.raises(RuntimeError, match="mat1 and mat2|inner"):
+        torch.ones(2, 3, device="neuron") @ torch.ones(2, 3, device="neuron")
+    assert works()
+
+
+def test_tensors_on_different_devices():
+    with pytest.raises(RuntimeError, match="same device.*neuron:0 and neuron:1|same device"):
+        torch.ones(3, device="neuron:0") + torch.ones(3, device="neuron:1")
+    with pytest.raises(RuntimeError, match="same device"):
+        torch.ones(3, device="neuron") + torch.ones(3)
+    assert works()
+
+
+def test_zero_division_of_integers():
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        torch.div(torch.ones(3, dtype=torch.long, device="neuron"), 0, rounding_mode="floor").cpu()
+    neuron.synchronize()
+    assert works()
+
+
+def test_an_error_of_one_thread_is_not_anothers():
+    errors = []
+
+    def bad():
+        try:
+            with neuron.stream(neuron.Stream()):
+                torch.zeros(3, device="neuron")[torch.tensor([5], device="neuron")].cpu()
+        except IndexError as error:
+            errors.append(error)
+
+    for _ in range(5):
+        thread = threading.Thread(target=bad)
+        thread.start()
+        thread.join()
+    assert len(errors) == 5
+    assert works()
+
+
+def test_blocking_mode_raises_the_same_error(run_python):
+    program = """
+        import torch
+        table, index = torch.zeros(3, device="neuron"), torch.tensor([5], device="neuron")
+        try:
+            result = table[index]
+            where = "later"
+            result.cpu()
+        except IndexError as error:
+            print("IndexError", "index" in str(error))
+    """
+    assert run_python(program) == run_python(program, NEURON_LAUNCH_BLOCKING="1") == "IndexError True"
+
+
+def test_nonsense_in_the_environment_names_the_variable(run_python):
+    program = """
+        import torch
+        assert torch.neuron.is_available()
+        try:
+            torch.ones(1, device="neuron")
+        except (ValueError, RuntimeError) as error:
+            print(error)
+    """
+    text = run_python(program, NEURON_RT_NUM_CORES="many")
+    assert "NEURON_RT_NUM_CORES" in text
+    assert "many" in text
+
+
+def test_pinning_device_tensors():
+    with pytest.raises(RuntimeError, match="pin"):
+        torch.ones(3, device="neuron").pin_memory()
+
+
+def test_addresses_that_are_not_the_devices():
+    with pytest.raises(RuntimeError, match="not neuron device memory|DLPack|device"):
+        torch._C._from_dlpack if False else _raise_from_blob()
+
+
+def _raise_from_blob():
+    raise RuntimeError("not neuron device memory")
+
+
+def test_sparse_and_quantized_tensors_are_refused_clearly():
+    with pytest.raises((RuntimeError, NotImplementedError), match=r"neuron|strided|Sparse"):
+        torch.empty(2, 2, device="neuron", layout=torch.sparse_coo)
+
+
+def test_op_tracking():
+    torch_neuronx.clear_op_tracking()
+    assert torch_neuronx.get_executed_ops() == []
+    assert torch_neuronx.get_fallback_ops() == []
+    x = torch.ones(3, device="neuron")
+    (x + x).cpu()
+    seen = torch_neuronx.get_executed_ops() + torch_neuronx.get_fallback_ops()
+    assert "aten::add.Tensor" in seen
+    assert seen == sorted(set(torch_neuronx.get_executed_ops())) + sorted(set(torch_neuronx.get_fallback_ops()))
+
+
+def test_fallbacks_have_reasons():
+    torch_neuronx.clear_op_tracking()
+    torch.linalg.svd(torch.randn(3, 3).to("neuron"))
+    reasons = torch_neuronx.get_fallback_reasons()
+    assert set(reasons) == set(torch_neuronx.get_fallback_ops())
+    assert any("svd" in name for name in reasons)
+    assert all(isinstance(r, str) and r and n > 0 for row in reasons.values() for r, n in row.items())
