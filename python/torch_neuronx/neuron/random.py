@@ -31,7 +31,7 @@ default_generators = _DefaultGenerators()
 
 
 def _generator(index: int) -> torch.Generator:
-    return torch._C._accelerator_getDefaultGenerator(torch.device("neuron", index))
+    return torch._C._accelerator_getDefaultGenerator(index)
 
 
 def get_rng_state(device: torch.types.Device = "neuron") -> torch.Tensor:
