@@ -93,17 +93,22 @@ void Call::tensor(const at::Tensor& t, bool mutates) {
 void Call::scalar(const c10::IValue& v) {
   // 0, 1 and 2 are told apart from other values: operators leave out a step, or square instead of raising to a power.
   auto special = [](auto x) { return uint64_t{x == 0} << 8 | uint64_t{x == 1} << 9 | uint64_t{x == 2} << 10; };
+  const uint64_t keyed = uint64_t{values_matter_} << 11;
   if (v.isDouble()) {
-    push(Tag::Scalar, 1 | special(v.toDouble()));
+    push(Tag::Scalar, 1 | special(v.toDouble()) | keyed);
     scalars.push_back(floating(v.toDouble()));
   } else if (v.isBool()) {
-    push(Tag::Scalar, 2 | special(int{v.toBool()}));
+    push(Tag::Scalar, 2 | special(int{v.toBool()}) | keyed);
     scalars.push_back(integer(v.toBool()));
   } else if (v.isInt()) {
-    push(Tag::Scalar, special(v.toInt()));
+    push(Tag::Scalar, special(v.toInt()) | keyed);
     scalars.push_back(integer(v.toInt()));
   } else {
     unsupported = "a complex or symbolic scalar";
+    return;
+  }
+  if (values_matter_) {
+    key.push_back(scalars.back().bits);
   }
 }
 
@@ -162,8 +167,9 @@ void Call::value(const c10::IValue& v, ArgumentKind kind, bool mutates) {
   }
 }
 
-void Call::read(int32_t op, c10::ArrayRef<ArgumentKind> kinds, bool mutates,
+void Call::read(int32_t op, c10::ArrayRef<ArgumentKind> kinds, bool mutates, bool values_matter,
                 c10::ArrayRef<c10::IValue> arguments) {
+  values_matter_ = values_matter;
   key.push_back(static_cast<uint64_t>(op) | static_cast<uint64_t>(arguments.size()) << 32);
   for (size_t i = 0; i < arguments.size() && unsupported == nullptr; ++i) {
     value(arguments[i], kinds[i], mutates);

@@ -3,7 +3,7 @@
 // word 0: operator | arguments << 32, then a record per argument, whose first word is tag | payload << 8:
 //   None                                       nothing follows; also an undefined tensor, and any generator
 //   Tensor    dtype:8 rank:8 flags:8 alias:32  (1 + an earlier tensor at the same address, or 0) sizes, then strides unless contiguous
-//   Scalar    kind:8 (0 int, 1 float, 2 bool) zero:1 one:1 two:1, value in `scalars`
+//   Scalar    kind:8 (0 int, 1 float, 2 bool) zero:1 one:1 two:1 keyed:1; value in `scalars`, and if keyed in the next word
 //   Int       -                                the value
 //   Bool      the value
 //   Float     -                                bits of the double
@@ -47,14 +47,16 @@ struct Call {
   c10::SmallVector<const at::Tensor*, 8> tensors; // the device tensors, in order
   c10::SmallVector<NeuronScalar, 8> scalars;
   c10::DeviceIndex device = -1;
+  std::string reason;                // owns `unsupported` where that is not a literal
   const char* unsupported = nullptr; // why this call cannot be described: it runs on the CPU
 
   const at::Tensor* foreign = nullptr;   // a tensor that is not on `device` and not a host scalar
 
-  void read(int32_t op, c10::ArrayRef<ArgumentKind> kinds, bool mutates,
+  void read(int32_t op, c10::ArrayRef<ArgumentKind> kinds, bool mutates, bool values_matter,
             c10::ArrayRef<c10::IValue> arguments);
 
  private:
+  bool values_matter_ = false;
   void tensor(const at::Tensor& t, bool mutates);
   void value(const c10::IValue& v, ArgumentKind kind, bool mutates);
   void scalar(const c10::IValue& v);

@@ -133,6 +133,8 @@ Signature::Signature(const c10::OperatorHandle& op) {
   }
   returns_list =
       returns.size() == 1 && schema.returns()[0].type()->kind() == c10::TypeKind::ListType;
+  // Python's range: how many elements a result has depends on the numbers.
+  values_matter = schema.name().starts_with("aten::arange");
   random = generator >= 0 || op.hasTag(at::Tag::nondeterministic_seeded);
 }
 
@@ -149,10 +151,12 @@ const NeuronPlan* BoxedOperator::build(const c10::OperatorHandle& handle, const 
     c10::impl::ExcludeDispatchKeyGuard no_modes(
         c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}) |
         c10::autocast_dispatch_keyset);
-    handle.callBoxedForDispatchKey(c10::DispatchKey::Meta, meta);
-  } catch (const std::exception&) {
+    handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &meta);
+  } catch (const std::exception& e) {
     // The CPU kernel decides: it raises its own error, or has a kernel where Meta has none.
-    call.unsupported = "its meta kernel refused the arguments or does not exist";
+    const std::string what = e.what();
+    call.reason = "its meta kernel refused: " + what.substr(0, what.find('\n'));
+    call.unsupported = call.reason.c_str();
     return nullptr;
   }
 
@@ -217,7 +221,7 @@ const NeuronPlan* BoxedOperator::build(const c10::OperatorHandle& handle, const 
   if (resized) { // the layout of an argument changed, and with it the key
     const auto device = call.device;
     call = Call();
-    call.read(op_, signature_.kinds, true, arguments);
+    call.read(op_, signature_.kinds, true, signature_.values_matter, arguments);
     call.device = device;
     if (const auto* plan = neuron_plan_find(call.key.data(), call.key.size())) {
       return plan;
@@ -233,7 +237,7 @@ void BoxedOperator::operator()(const c10::OperatorHandle& handle, c10::DispatchK
   const auto arguments = torch::jit::last(*stack, signature_.kinds.size());
   const bool mutates = !signature_.mutated.empty();
   Call call;
-  call.read(op_, signature_.kinds, mutates, arguments);
+  call.read(op_, signature_.kinds, mutates, signature_.values_matter, arguments);
   if (call.device < 0) {
     call.device = static_cast<c10::DeviceIndex>(neuron_current_device());
   }

@@ -14,6 +14,7 @@ struct Signature {
   c10::SmallVector<int32_t, 4> returns;   // argument a return aliases, or -1
   c10::SmallVector<int32_t, 4> mutated;   // arguments that are written
   bool returns_list = false;              // the one return is a list of tensors
+  bool values_matter = false;             // shapes depend on the values of Scalars: they belong to the key
   bool random = false;                    // takes a generator, or is tagged as random
   int32_t generator = -1;                 // argument that is one
 

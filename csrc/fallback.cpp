@@ -47,7 +47,15 @@ class HostCall {
     }
   }
 
-  void run(const std::string& name);
+  // PyTorch's refusal of tensors on different devices.
+  void check_devices(const std::string& name) const {
+    TORCH_CHECK(!other_ || accepts_host_tensors(name),
+                "Expected all tensors to be on the same device, but found at least two devices, ",
+                c10::Device(c10::DeviceType::PrivateUse1, device_).str(), " and ", other_.value_or(c10::kCPU).str(),
+                "! (when executing ", name, ")");
+  }
+
+  void run();
 
  private:
   void find_devices(const c10::IValue& v);
@@ -215,13 +223,8 @@ void HostCall::call_kernel(torch::jit::Stack& arguments) {
   generator.set_state(state);
 }
 
-void HostCall::run(const std::string& name) {
+void HostCall::run() {
   const auto n = op_.schema().arguments().size();
-  if (other_ && !accepts_host_tensors(name)) {
-    TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, ",
-                c10::Device(c10::DeviceType::PrivateUse1, device_).str(), " and ", other_->str(), "! (when executing ",
-                name, ")");
-  }
   check_waiting([&] { return neuron_host_access(device_, neuron_current_stream(device_)); });
   torch::jit::Stack arguments;
   for (const auto& v : torch::jit::last(stack_, n)) {
@@ -263,13 +266,15 @@ std::optional<c10::OperatorHandle> host_equivalent(const std::string& name, torc
 
 void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack, const char* reason) {
   const std::string name = c10::toString(op.operator_name());
+  const auto equivalent = host_equivalent(name, *stack);
+  HostCall call(equivalent ? *equivalent : op, *stack);
+  call.check_devices(name);
   TORCH_CHECK_NOT_IMPLEMENTED(!neuron_fallback_forbidden(), name, " cannot run on the neuron device (", reason,
                               ") and the CPU fallback is disabled by NEURON_FALLBACK_ENABLED=0");
   if (neuron_track_fallback(name.c_str(), reason)) {
     TORCH_WARN(name, " runs on the CPU: ", reason, ". See torch_neuronx.get_fallback_ops().");
   }
-  const auto equivalent = host_equivalent(name, *stack);
-  HostCall(equivalent ? *equivalent : op, *stack).run(name);
+  call.run();
 }
 
 void boxed_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {

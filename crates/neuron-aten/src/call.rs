@@ -147,6 +147,9 @@ impl Reader<'_> {
             1 => Arg::Tensor(self.tensor(payload)?),
             2 => {
                 self.scalars += 1;
+                if payload >> 11 & 1 != 0 {
+                    self.word();
+                }
                 Arg::Scalar(ScalarArg {
                     index: self.scalars - 1,
                     kind: match payload & 0xff {
