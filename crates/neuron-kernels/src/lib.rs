@@ -6,6 +6,7 @@ pub mod gemm;
 pub mod index;
 pub mod kernel;
 pub mod loss;
+pub mod pointwise;
 pub mod pool;
 pub mod random;
 pub mod scatter;
