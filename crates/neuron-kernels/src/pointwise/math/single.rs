@@ -89,7 +89,14 @@ pub fn tanh<I: Isa>(x: f32) -> f32 {
 pub fn sigmoid<I: Isa>(x: f32) -> f32 {
     // With the exponential of a negative number neither side overflows or loses small results.
     let e = exp::<I>(-x.abs());
-    (if x < 0.0 { e } else { 1.0 }) / (1.0 + e)
+    let n = if x < 0.0 { e } else { 1.0 };
+    // What the sum and the quotient lose to rounding, put back to first order: exp leaves no room for both.
+    let d = 1.0 + e;
+    let lost = e - (d - 1.0);
+    let inverse = 1.0 / d;
+    let q = if I::FMA { n * inverse } else { n / d };
+    let residual = if I::FMA { I::fma32(-q, d, n) } else { 0.0 };
+    I::fma32(residual - q * lost, inverse, q)
 }
 
 /// Error function.
