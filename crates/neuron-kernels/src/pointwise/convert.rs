@@ -50,7 +50,7 @@ macro_rules! float_to_int {
         /// As `cvttss2si` and its kin: the smallest integer where the value does not fit or is NaN.
         #[inline(always)]
         fn $name(x: $from) -> $to {
-            if x >= -$bound && x < $bound {
+            if (-$bound..$bound).contains(&x) {
                 // SAFETY: in range, hence not NaN.
                 unsafe { x.to_int_unchecked() }
             } else {

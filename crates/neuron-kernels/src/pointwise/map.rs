@@ -153,6 +153,7 @@ impl Bits for u64 {}
 ///
 /// # Safety
 /// As for [`map2`]; `c` is a tile of `n` bytes.
+#[expect(clippy::extra_unused_type_parameters, reason = "the instruction set is that of the caller")]
 #[inline(always)]
 unsafe fn choose<I: Isa, T: Bits, const KIND: u8>(d: *mut u8, c: *const u8, a: *const u8, b: *const u8, n: usize) {
     if n == 0 {
@@ -199,6 +200,7 @@ pub fn select(level: Level, size: usize, splat_a: bool, splat_b: bool) -> Pass3 
 
 /// # Safety
 /// `a` is one element, `d` writable for `n`.
+#[expect(clippy::extra_unused_type_parameters, reason = "the instruction set is that of the caller")]
 #[inline(always)]
 unsafe fn broadcast<I: Isa, T: Bits>(d: *mut u8, a: *const u8, n: usize) {
     // SAFETY: the caller's promise.

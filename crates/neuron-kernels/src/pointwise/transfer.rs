@@ -182,8 +182,8 @@ unsafe fn block<T: Copy>(src: *const u8, src_stride: isize, dst: *mut u8, dst_st
         for (y, row) in rows.iter_mut().enumerate() {
             *row = src.offset(y as isize * src_stride).cast::<[T; 8]>().read_unaligned();
         }
-        for x in 0..8 {
-            let column: [T; 8] = std::array::from_fn(|y| rows[y][x]);
+        let columns: [[T; 8]; 8] = std::array::from_fn(|x| std::array::from_fn(|y| rows[y][x]));
+        for (x, column) in columns.into_iter().enumerate() {
             dst.offset(x as isize * dst_stride).cast::<[T; 8]>().write_unaligned(column);
         }
     }
