@@ -6,10 +6,13 @@ pub mod gemm;
 pub mod index;
 pub mod kernel;
 pub mod loss;
+pub mod norm;
 pub mod pointwise;
 pub mod pool;
 pub mod random;
+pub mod reduce;
 pub mod scatter;
 pub mod simd;
+pub mod softmax;
 
 pub use kernel::{Kernel, KernelError};

@@ -1,0 +1,381 @@
+//! Reductions whose elements combine in any order: sum, product, extremes, any and all.
+
+use super::element::{Accumulator, Load, Store};
+use super::plan::{Engine, Plan, TILE, drive};
+use crate::{Kernel, KernelError};
+use neuron_ir::Scalar;
+use std::fmt::Debug;
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+
+/// How two values become one.
+pub(crate) trait Combine<C>: Send + Sync + Debug + 'static {
+    /// The value that changes no other.
+    const IDENTITY: C;
+    /// The combination.
+    fn combine(a: C, b: C) -> C;
+}
+
+/// An order that has a first element.
+pub(crate) trait Extreme<C>: Combine<C> {
+    /// True if `x` comes strictly before the best so far; NaN comes before everything.
+    fn better(x: C, best: C) -> bool;
+}
+
+/// Addition; integers wrap.
+#[derive(Debug)]
+pub(crate) struct Sum;
+/// Multiplication; integers wrap.
+#[derive(Debug)]
+pub(crate) struct Prod;
+/// The larger, or NaN.
+#[derive(Debug)]
+pub(crate) struct Max;
+/// The smaller, or NaN.
+#[derive(Debug)]
+pub(crate) struct Min;
+/// Logical or of 0 and 1.
+#[derive(Debug)]
+pub(crate) struct Any;
+/// Logical and of 0 and 1.
+#[derive(Debug)]
+pub(crate) struct All;
+
+macro_rules! combine {
+    ($op:ident, $t:ident, $identity:expr, |$a:ident, $b:ident| $body:expr) => {
+        impl Combine<$t> for $op {
+            const IDENTITY: $t = $identity;
+            #[inline(always)]
+            fn combine($a: $t, $b: $t) -> $t {
+                $body
+            }
+        }
+    };
+}
+combine!(Sum, f32, 0.0, |a, b| a + b);
+combine!(Sum, f64, 0.0, |a, b| a + b);
+combine!(Sum, i64, 0, |a, b| a.wrapping_add(b));
+combine!(Prod, f32, 1.0, |a, b| a * b);
+combine!(Prod, f64, 1.0, |a, b| a * b);
+combine!(Prod, i64, 1, |a, b| a.wrapping_mul(b));
+combine!(Any, u8, 0, |a, b| a | b);
+combine!(All, u8, 1, |a, b| a & b);
+
+macro_rules! extreme {
+    ($op:ident, $compare:tt, $($t:ident: $identity:expr),*) => {$(
+        combine!($op, $t, $identity, |a, b| if (b $compare a) | b.is_nan() { b } else { a });
+        impl Extreme<$t> for $op {
+            #[inline(always)]
+            fn better(x: $t, best: $t) -> bool {
+                (x $compare best) | (x.is_nan() & !best.is_nan())
+            }
+        }
+    )*};
+}
+extreme!(Max, >, f32: f32::NEG_INFINITY, f64: f64::NEG_INFINITY, i64: i64::MIN, i32: i32::MIN);
+extreme!(Min, <, f32: f32::INFINITY, f64: f64::INFINITY, i64: i64::MAX, i32: i32::MAX);
+
+/// Elements a lane takes up before it is added to the next level, and levels likewise: the error of a sum grows with
+/// 64 times the number of levels, not with its length.
+const BLOCK: usize = 64;
+
+/// Combines `n` neighbours into the lanes, element `i` into lane `i % L`.
+#[inline(always)]
+pub(crate) unsafe fn lanes<C: Accumulator, O: Combine<C>, const L: usize>(
+    mut acc: [C; L],
+    p: *const C,
+    n: usize,
+) -> [C; L] {
+    let mut i = 0;
+    while i + L <= n {
+        // SAFETY: the caller vouches for `n` elements.
+        let x = unsafe { p.add(i).cast::<[C; L]>().read_unaligned() };
+        for l in 0..L {
+            acc[l] = O::combine(acc[l], x[l]);
+        }
+        i += L;
+    }
+    if i < n {
+        // A whole row of lanes again: indexing the lanes by a variable would take them out of the registers.
+        let mut x = [O::IDENTITY; L];
+        for (l, x) in x.iter_mut().enumerate().take(n - i) {
+            // SAFETY: `i + l < n`.
+            *x = unsafe { *p.add(i + l) };
+        }
+        for l in 0..L {
+            acc[l] = O::combine(acc[l], x[l]);
+        }
+    }
+    acc
+}
+
+/// Combines the lanes, halves with halves.
+#[inline(always)]
+pub(crate) fn horizontal<C: Accumulator, O: Combine<C>, const L: usize>(mut acc: [C; L]) -> C {
+    let mut half = L / 2;
+    while half > 0 {
+        for l in 0..half {
+            acc[l] = O::combine(acc[l], acc[l + half]);
+        }
+        half /= 2;
+    }
+    acc[0]
+}
+
+/// A reduction by `O` in accumulators of type `C`, `L` of which are in flight.
+#[derive(Debug)]
+pub(crate) struct Fold<C, O, const L: usize> {
+    pub(crate) plan: Plan,
+    /// The input holds accumulators.
+    pub(crate) native: bool,
+    pub(crate) load: Load<C>,
+    pub(crate) store: Store<C>,
+    pub(crate) item: usize,
+    pub(crate) out_item: usize,
+    pub(crate) op: PhantomData<O>,
+}
+
+impl<C: Accumulator, O: Combine<C>, const L: usize> Fold<C, O, L> {
+    #[inline(always)]
+    unsafe fn row(&self, input: *const u8, start: usize, end: usize) -> C {
+        let stride = self.plan.run.strides[0];
+        let direct = self.native && (stride == 1 || self.plan.run.extent == 1);
+        if direct && end - start <= 16 {
+            let (at, n) = self.plan.next_run(start, end);
+            if n == end - start {
+                // SAFETY: a run of `n` elements.
+                return unsafe { short::<C, O>(input.cast::<C>().offset(at), n) };
+            }
+        }
+        let mut tile = [const { MaybeUninit::<C>::uninit() }; TILE];
+        let mut acc = [O::IDENTITY; L];
+        let mut levels = [[O::IDENTITY; L]; 2];
+        let (mut fill, mut blocks, mut at) = (0, 0usize, start);
+        while at < end {
+            let (offset, run) = self.plan.next_run(at, end);
+            let mut i = 0;
+            while i < run {
+                let mut n = (run - i).min(BLOCK * L - fill);
+                // SAFETY: elements `i` to `i + n` of the run exist, and `n <= TILE` where the tile is used.
+                unsafe {
+                    let p = input.offset((offset + i as isize * stride) * self.item as isize);
+                    let p = if direct {
+                        p.cast::<C>()
+                    } else {
+                        n = n.min(TILE);
+                        (self.load)(p, stride, n, tile.as_mut_ptr().cast());
+                        tile.as_ptr().cast::<C>()
+                    };
+                    acc = lanes::<C, O, L>(acc, p, n);
+                }
+                i += n;
+                fill += n;
+                if fill == BLOCK * L {
+                    fill = 0;
+                    blocks += 1;
+                    for l in 0..L {
+                        levels[0][l] = O::combine(levels[0][l], acc[l]);
+                    }
+                    acc = [O::IDENTITY; L];
+                    if blocks.is_multiple_of(BLOCK) {
+                        for l in 0..L {
+                            levels[1][l] = O::combine(levels[1][l], levels[0][l]);
+                        }
+                        levels[0] = [O::IDENTITY; L];
+                    }
+                }
+            }
+            at += run;
+        }
+        if blocks > 0 {
+            for l in 0..L {
+                acc[l] = O::combine(O::combine(levels[1][l], levels[0][l]), acc[l]);
+            }
+        }
+        horizontal::<C, O, L>(acc)
+    }
+
+    #[inline(always)]
+    unsafe fn columns(&self, input: *const u8, width: usize, start: usize, end: usize, out: *mut C) {
+        let plan = &self.plan;
+        let fold = plan.fold;
+        let stride = plan.run.strides[0];
+        let mut acc = [const { MaybeUninit::<C>::uninit() }; TILE];
+        let mut first = [const { MaybeUninit::<C>::uninit() }; TILE];
+        let mut second = [const { MaybeUninit::<C>::uninit() }; TILE];
+        let (acc, first, second) =
+            (acc.as_mut_ptr().cast::<C>(), first.as_mut_ptr().cast::<C>(), second.as_mut_ptr().cast::<C>());
+        let wide = width * fold;
+        // SAFETY: `wide <= TILE`, by `Plan::new`; the rows are those of the input.
+        unsafe {
+            fill::<C, O>(acc, wide);
+            let (mut filled, mut blocks, mut at) = (0, 0usize, start);
+            while at < end {
+                let (offset, run) = plan.next_run(at, end);
+                let row = |i: usize| input.offset((offset + i as isize * stride) * self.item as isize);
+                let mut i = 0;
+                while i + fold <= run {
+                    let rows = ((run - i) / fold).min(BLOCK - filled);
+                    self.rows(acc, row(i), stride * fold as isize, rows, wide);
+                    i += rows * fold;
+                    filled += rows;
+                    if filled == BLOCK {
+                        filled = 0;
+                        if blocks == 0 {
+                            fill::<C, O>(first, wide);
+                            fill::<C, O>(second, wide);
+                        }
+                        blocks += 1;
+                        combine_into::<C, O>(first, acc, wide);
+                        fill::<C, O>(acc, wide);
+                        if blocks.is_multiple_of(BLOCK) {
+                            combine_into::<C, O>(second, first, wide);
+                            fill::<C, O>(first, wide);
+                        }
+                    }
+                }
+                self.rows(acc, row(i), stride, run - i, width);
+                at += run;
+            }
+            if blocks > 0 {
+                combine_into::<C, O>(first, second, wide);
+                combine_into::<C, O>(acc, first, wide);
+            }
+            for j in 0..width {
+                let mut v = *acc.add(j);
+                for f in 1..fold {
+                    v = O::combine(v, *acc.add(f * width + j));
+                }
+                *out.add(j) = v;
+            }
+        }
+    }
+
+    /// Combines `rows` rows of `width` elements, `stride` elements apart, into `acc`.
+    #[inline(always)]
+    unsafe fn rows(&self, acc: *mut C, input: *const u8, stride: isize, rows: usize, width: usize) {
+        const GROUP: usize = 4;
+        let inner = self.plan.inner.strides[0];
+        let direct = self.native && (inner == 1 || width == 1);
+        let mut tile = [const { MaybeUninit::<C>::uninit() }; GROUP * TILE];
+        let tile = tile.as_mut_ptr().cast::<C>();
+        let mut i = 0;
+        while i < rows {
+            let n = (rows - i).min(GROUP);
+            let mut row = [std::ptr::null::<C>(); GROUP];
+            // SAFETY: row `i + k` exists; the tile has a place for each.
+            unsafe {
+                for (k, row) in row.iter_mut().enumerate().take(n) {
+                    let p = input.offset((i + k) as isize * stride * self.item as isize);
+                    *row = if direct {
+                        p.cast()
+                    } else {
+                        (self.load)(p, inner, width, tile.add(k * TILE));
+                        tile.add(k * TILE)
+                    };
+                }
+                if n == GROUP {
+                    let [a, b, c, d] = row;
+                    for j in 0..width {
+                        let left = O::combine(*a.add(j), *b.add(j));
+                        let right = O::combine(*c.add(j), *d.add(j));
+                        *acc.add(j) = O::combine(*acc.add(j), O::combine(left, right));
+                    }
+                } else {
+                    for row in &row[..n] {
+                        combine_into::<C, O>(acc, *row, width);
+                    }
+                }
+            }
+            i += n;
+        }
+    }
+}
+
+/// Combines at most 16 elements in four chains.
+#[inline(always)]
+unsafe fn short<C: Accumulator, O: Combine<C>>(p: *const C, n: usize) -> C {
+    let mut acc = [O::IDENTITY; 4];
+    let mut i = 0;
+    // SAFETY: the caller vouches for `n` elements.
+    unsafe {
+        while i + 4 <= n {
+            for (l, acc) in acc.iter_mut().enumerate() {
+                *acc = O::combine(*acc, *p.add(i + l));
+            }
+            i += 4;
+        }
+        let mut rest = O::IDENTITY;
+        while i < n {
+            rest = O::combine(rest, *p.add(i));
+            i += 1;
+        }
+        O::combine(O::combine(O::combine(acc[0], acc[1]), O::combine(acc[2], acc[3])), rest)
+    }
+}
+
+#[inline(always)]
+unsafe fn fill<C: Accumulator, O: Combine<C>>(to: *mut C, n: usize) {
+    for i in 0..n {
+        // SAFETY: the caller vouches for `n` elements.
+        unsafe { *to.add(i) = O::IDENTITY };
+    }
+}
+
+#[inline(always)]
+unsafe fn combine_into<C: Accumulator, O: Combine<C>>(to: *mut C, from: *const C, n: usize) {
+    for i in 0..n {
+        // SAFETY: the caller vouches for `n` elements.
+        unsafe { *to.add(i) = O::combine(*to.add(i), *from.add(i)) };
+    }
+}
+
+impl<C: Accumulator, O: Combine<C>, const L: usize> Engine for Fold<C, O, L> {
+    type Partial = C;
+
+    #[inline(always)]
+    fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    #[inline(always)]
+    unsafe fn reduce(&self, input: *const u8, width: usize, start: usize, end: usize, out: *mut C) {
+        // SAFETY: passed on to the caller.
+        unsafe {
+            if self.plan.columns {
+                self.columns(input, width, start, end, out);
+                return;
+            }
+            let stride = self.plan.inner.strides[0] * self.item as isize;
+            for i in 0..width {
+                *out.add(i) = self.row(input.offset(i as isize * stride), start, end);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn merge(a: C, b: C) -> C {
+        O::combine(a, b)
+    }
+
+    #[inline(always)]
+    unsafe fn finish(&self, results: *const C, width: usize, outputs: [*mut u8; 2], at: [isize; 2]) {
+        // SAFETY: passed on to the caller.
+        unsafe {
+            let to = outputs[0].offset(at[0] * self.out_item as isize);
+            (self.store)(results, width, to, self.plan.inner.strides[1]);
+        }
+    }
+}
+
+impl<C: Accumulator, O: Combine<C>, const L: usize> Kernel for Fold<C, O, L> {
+    unsafe fn run(&self, buffers: &[*mut u8], _scalars: &[Scalar]) -> Result<(), KernelError> {
+        // SAFETY: passed on to the caller.
+        unsafe { drive(self, buffers[0], [buffers[1], std::ptr::null_mut()]) };
+        Ok(())
+    }
+
+    fn cost(&self) -> u64 {
+        40 + (self.plan.elements() * self.item) as u64 / 8
+    }
+}

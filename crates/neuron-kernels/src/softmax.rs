@@ -1,0 +1,526 @@
+//! Softmax and its logarithm, with their gradients.
+//!
+//! Rows along memory are normalised one by one; where another dimension lies along memory a tile of neighbouring
+//! rows is brought into the cache and normalised at once, one vector lane to a row.
+
+pub(crate) mod exp;
+#[cfg(test)]
+mod tests;
+
+use crate::pool::parallel_for;
+use crate::reduce::element::{Accumulator, Float, Load, Store, loader, storer};
+use crate::reduce::fold::{Combine, Max, horizontal, lanes};
+use crate::reduce::plan::{Axes, Axis, GRAIN, axes, offsets};
+use crate::reduce::scratch::{Scratch, sum};
+use crate::simd::vectorized;
+use crate::{Kernel, KernelError};
+use neuron_ir::{DType, Scalar, TensorType};
+use std::mem::MaybeUninit;
+
+/// Most rows normalised at once.
+const WIDTH: usize = 256;
+
+/// Elements of a tile of rows.
+const TILE: usize = 32 * 1024;
+
+/// Rows longer than this are gathered one by one, whatever their stride.
+const LONGEST: usize = 64 * 1024;
+
+/// Exponentials computed before they are summed: they are still in the first-level cache.
+const BLOCK: usize = 1024;
+
+/// How up to three tensors of one shape are walked along a dimension.
+#[derive(Debug)]
+struct Walk {
+    kept: Axes,
+    inner: Axis,
+    dim: Axis,
+    columns: bool,
+    chunk: usize,
+    chunks: usize,
+    units: usize,
+}
+
+impl Walk {
+    fn new(kernel: &'static str, tensors: &[&TensorType], dim: usize) -> Result<Walk, KernelError> {
+        let first = tensors[0];
+        let rank = first.rank();
+        if dim >= rank.max(1) || tensors.iter().any(|t| t.sizes != first.sizes) {
+            return Err(KernelError::Unsupported { kernel, what: format!("{first} along dimension {dim}") });
+        }
+        let mut kept = axes(tensors, (0..rank).filter(|&d| d != dim), true);
+        let mut along = Axis::UNIT;
+        if rank > 0 {
+            along.extent = first.sizes[dim] as usize;
+            for (s, t) in along.strides.iter_mut().zip(tensors) {
+                *s = t.strides[dim] as isize;
+            }
+        }
+        let inner = kept.pop().unwrap_or(Axis::UNIT);
+        let n = along.extent;
+        let narrow = along.strides[0] != 1 && (1..along.strides[0]).contains(&inner.strides[0]);
+        let columns = n <= LONGEST && (narrow && inner.extent >= 4 || n < 16 && inner.extent >= 16);
+        let chunk = if columns {
+            (TILE / n.max(1)).next_multiple_of(16).min(WIDTH).min(inner.extent)
+        } else {
+            (GRAIN / n.max(1)).clamp(1, WIDTH).min(inner.extent)
+        };
+        let chunks = inner.extent.div_ceil(chunk.max(1));
+        let units =
+            if n == 0 || first.numel() == 0 { 0 } else { kept.iter().map(|a| a.extent).product::<usize>() * chunks };
+        Ok(Walk { kept, inner, dim: along, columns, chunk, chunks, units })
+    }
+
+    /// Calls `body` with the offsets of the first row and the number of rows, for every unit.
+    #[inline(always)]
+    fn run(&self, body: impl Fn([isize; 3], usize) + Sync) {
+        let group = (GRAIN / (self.chunk * self.dim.extent).max(1)).max(1);
+        parallel_for(self.units.div_ceil(group), |task| {
+            for unit in task * group..((task + 1) * group).min(self.units) {
+                let first = unit % self.chunks * self.chunk;
+                let mut at = offsets(&self.kept, unit / self.chunks);
+                for (a, s) in at.iter_mut().zip(self.inner.strides) {
+                    *a += first as isize * s;
+                }
+                body(at, self.chunk.min(self.inner.extent - first));
+            }
+        });
+    }
+
+    fn elements(&self) -> u64 {
+        (self.units * self.chunk * self.dim.extent) as u64
+    }
+}
+
+/// One operand: how its elements become accumulators and back.
+#[derive(Debug)]
+struct Operand<C> {
+    load: Load<C>,
+    store: Store<C>,
+    /// Elements are accumulators and lie side by side along the dimension.
+    direct: bool,
+    item: isize,
+}
+
+impl<C: Accumulator> Operand<C> {
+    fn new(tensor: &TensorType, compute: DType, walk: &Walk, position: usize) -> Operand<C> {
+        let dense = walk.dim.strides[position] == 1 || walk.dim.extent == 1;
+        Operand {
+            load: loader(tensor.dtype),
+            store: storer(tensor.dtype),
+            direct: tensor.dtype == compute && dense,
+            item: tensor.dtype.size() as isize,
+        }
+    }
+}
+
+/// The type to compute in, if the dtypes are floating-point and allow one.
+fn compute_type(kernel: &'static str, tensors: &[&TensorType]) -> Result<DType, KernelError> {
+    for t in tensors {
+        if !t.dtype.is_float() {
+            return Err(KernelError::dtype(kernel, t.dtype));
+        }
+    }
+    Ok(if tensors.iter().any(|t| t.dtype == DType::F64) { DType::F64 } else { DType::F32 })
+}
+
+#[derive(Clone, Copy)]
+struct Addresses<const N: usize>([*mut u8; N]);
+// SAFETY: threads write to disjoint rows.
+unsafe impl<const N: usize> Sync for Addresses<N> {}
+
+/// Softmax or its logarithm. Buffers: input, output; they may be the same.
+#[derive(Debug)]
+pub struct Softmax {
+    kernel: Box<dyn Kernel>,
+}
+
+impl Softmax {
+    /// Normalises `input` along `dim`; both of any strides and floating-point type. Computed in `f64` if either is,
+    /// else in `f32`.
+    ///
+    /// # Errors
+    /// [`KernelError::Unsupported`] for integers, or where the sizes differ.
+    pub fn new(input: &TensorType, dim: usize, log: bool, output: &TensorType) -> Result<Softmax, KernelError> {
+        let walk = Walk::new("softmax", &[input, output], dim)?;
+        let kernel: Box<dyn Kernel> = match compute_type("softmax", &[input, output])? {
+            DType::F64 => Box::new(Forward::<f64, 32>::new(walk, log, input, output, DType::F64)),
+            _ => Box::new(Forward::<f32, 64>::new(walk, log, input, output, DType::F32)),
+        };
+        Ok(Softmax { kernel })
+    }
+}
+
+impl Kernel for Softmax {
+    unsafe fn run(&self, buffers: &[*mut u8], scalars: &[Scalar]) -> Result<(), KernelError> {
+        // SAFETY: passed on to the caller.
+        unsafe { self.kernel.run(buffers, scalars) }
+    }
+
+    fn cost(&self) -> u64 {
+        self.kernel.cost()
+    }
+}
+
+#[derive(Debug)]
+struct Forward<C, const L: usize> {
+    walk: Walk,
+    log: bool,
+    x: Operand<C>,
+    y: Operand<C>,
+}
+
+impl<C: Float, const L: usize> Forward<C, L>
+where
+    Max: Combine<C>,
+{
+    fn new(walk: Walk, log: bool, input: &TensorType, output: &TensorType, compute: DType) -> Self {
+        let (x, y) = (Operand::new(input, compute, &walk, 0), Operand::new(output, compute, &walk, 1));
+        Forward { walk, log, x, y }
+    }
+
+    #[inline(always)]
+    unsafe fn rows(&self, x: *const u8, y: *mut u8, width: usize) {
+        let (n, strides, inner) = (self.walk.dim.extent, self.walk.dim.strides, self.walk.inner.strides);
+        let mut scratch = Scratch::new::<C>(if self.x.direct && self.y.direct { 0 } else { n });
+        let buffer = scratch.get::<C>();
+        for r in 0..width as isize {
+            // SAFETY: row `r` exists in both tensors; the scratch memory has room for it.
+            unsafe {
+                let x = x.offset(r * inner[0] * self.x.item);
+                let y = y.offset(r * inner[1] * self.y.item);
+                let from = if self.x.direct {
+                    x.cast::<C>()
+                } else {
+                    (self.x.load)(x, strides[0], n, buffer);
+                    buffer.cast_const()
+                };
+                let to = if self.y.direct { y.cast::<C>() } else { buffer };
+                if self.log {
+                    log_row::<C, L>(from, to, n);
+                } else {
+                    row::<C, L>(from, to, n);
+                }
+                if !self.y.direct {
+                    (self.y.store)(buffer, n, y, strides[1]);
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn columns(&self, x: *const u8, y: *mut u8, width: usize) {
+        let (n, strides, inner) = (self.walk.dim.extent, self.walk.dim.strides, self.walk.inner.strides);
+        let mut scratch = Scratch::new::<C>(n * width);
+        let tile = scratch.get::<C>();
+        let (mut max, mut total, mut part) = ([C::NEG_INFINITY; WIDTH], [C::ZERO; WIDTH], [C::ZERO; WIDTH]);
+        let (max, total, part) = (&mut max[..width], &mut total[..width], &mut part[..width]);
+        // SAFETY: the rows exist in both tensors; the scratch memory has room for them.
+        unsafe {
+            for i in 0..n {
+                let row = tile.add(i * width);
+                (self.x.load)(x.offset(i as isize * strides[0] * self.x.item), inner[0], width, row);
+                for (j, max) in max.iter_mut().enumerate() {
+                    *max = Max::combine(*max, *row.add(j));
+                }
+            }
+            for i in 0..n {
+                let row = tile.add(i * width);
+                for j in 0..width {
+                    let shifted = *row.add(j) - max[j];
+                    let e = shifted.exp();
+                    *row.add(j) = if self.log { shifted } else { e };
+                    part[j] += e;
+                }
+                if i % 64 == 63 || i + 1 == n {
+                    for j in 0..width {
+                        total[j] += part[j];
+                        part[j] = C::ZERO;
+                    }
+                }
+            }
+            for total in total.iter_mut() {
+                *total = if self.log { total.ln() } else { C::of(1.0) / *total };
+            }
+            for i in 0..n {
+                let row = tile.add(i * width);
+                if self.log {
+                    for j in 0..width {
+                        *row.add(j) = *row.add(j) - total[j];
+                    }
+                } else {
+                    for j in 0..width {
+                        *row.add(j) = *row.add(j) * total[j];
+                    }
+                }
+                (self.y.store)(row, width, y.offset(i as isize * strides[1] * self.y.item), inner[1]);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn row_max<C: Float, const L: usize>(x: *const C, n: usize) -> C
+where
+    Max: Combine<C>,
+{
+    // SAFETY: passed on to the caller.
+    horizontal::<C, Max, L>(unsafe { lanes::<C, Max, L>([C::NEG_INFINITY; L], x, n) })
+}
+
+#[inline(always)]
+unsafe fn row<C: Float, const L: usize>(x: *const C, y: *mut C, n: usize)
+where
+    Max: Combine<C>,
+{
+    // SAFETY: the caller vouches for `n` elements.
+    unsafe {
+        let max = row_max::<C, L>(x, n);
+        let mut total = C::ZERO;
+        let mut i = 0;
+        while i < n {
+            let m = BLOCK.min(n - i);
+            for j in i..i + m {
+                *y.add(j) = (*x.add(j) - max).exp();
+            }
+            total += sum::<C, L>(
+                m,
+                #[inline(always)]
+                |j| *y.add(i + j),
+            );
+            i += m;
+        }
+        let scale = C::of(1.0) / total;
+        for j in 0..n {
+            *y.add(j) = *y.add(j) * scale;
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn log_row<C: Float, const L: usize>(x: *const C, y: *mut C, n: usize)
+where
+    Max: Combine<C>,
+{
+    let mut block = [const { MaybeUninit::<C>::uninit() }; BLOCK];
+    let block = block.as_mut_ptr().cast::<C>();
+    // SAFETY: the caller vouches for `n` elements.
+    unsafe {
+        let max = row_max::<C, L>(x, n);
+        let mut total = C::ZERO;
+        let mut i = 0;
+        while i < n {
+            let m = BLOCK.min(n - i);
+            for j in 0..m {
+                *block.add(j) = (*x.add(i + j) - max).exp();
+            }
+            total += sum::<C, L>(
+                m,
+                #[inline(always)]
+                |j| *block.add(j),
+            );
+            i += m;
+        }
+        let log = total.ln();
+        for j in 0..n {
+            *y.add(j) = *x.add(j) - max - log;
+        }
+    }
+}
+
+impl<C: Float, const L: usize> Kernel for Forward<C, L>
+where
+    Max: Combine<C>,
+{
+    unsafe fn run(&self, buffers: &[*mut u8], _scalars: &[Scalar]) -> Result<(), KernelError> {
+        let memory = Addresses([buffers[0], buffers[1]]);
+        self.walk.run(|at, width| {
+            let memory = &memory;
+            // SAFETY: the offsets are those of elements of the tensors.
+            vectorized(
+                #[inline(always)]
+                || unsafe {
+                    let x = memory.0[0].offset(at[0] * self.x.item);
+                    let y = memory.0[1].offset(at[1] * self.y.item);
+                    if self.walk.columns { self.columns(x, y, width) } else { self.rows(x, y, width) }
+                },
+            );
+        });
+        Ok(())
+    }
+
+    fn cost(&self) -> u64 {
+        60 + self.walk.elements() / 2
+    }
+}
+
+/// Gradient of [`Softmax`]. Buffers: gradient, output of the softmax, gradient of its input; the last may be the first.
+#[derive(Debug)]
+pub struct SoftmaxBackward {
+    kernel: Box<dyn Kernel>,
+}
+
+impl SoftmaxBackward {
+    /// `out * (grad - sum(grad * out))`, or for the logarithm `grad - exp(out) * sum(grad)`, sums along `dim`; all of
+    /// any strides and floating-point type.
+    ///
+    /// # Errors
+    /// [`KernelError::Unsupported`] for integers, or where the sizes differ.
+    pub fn new(
+        grad: &TensorType,
+        out: &TensorType,
+        dim: usize,
+        log: bool,
+        grad_in: &TensorType,
+    ) -> Result<SoftmaxBackward, KernelError> {
+        let tensors = [grad, out, grad_in];
+        let walk = Walk::new("softmax_backward", &tensors, dim)?;
+        let kernel: Box<dyn Kernel> = match compute_type("softmax_backward", &tensors)? {
+            DType::F64 => Box::new(Backward::<f64, 32>::new(walk, log, &tensors, DType::F64)),
+            _ => Box::new(Backward::<f32, 64>::new(walk, log, &tensors, DType::F32)),
+        };
+        Ok(SoftmaxBackward { kernel })
+    }
+}
+
+impl Kernel for SoftmaxBackward {
+    unsafe fn run(&self, buffers: &[*mut u8], scalars: &[Scalar]) -> Result<(), KernelError> {
+        // SAFETY: passed on to the caller.
+        unsafe { self.kernel.run(buffers, scalars) }
+    }
+
+    fn cost(&self) -> u64 {
+        self.kernel.cost()
+    }
+}
+
+#[derive(Debug)]
+struct Backward<C, const L: usize> {
+    walk: Walk,
+    log: bool,
+    operands: [Operand<C>; 3],
+}
+
+impl<C: Float, const L: usize> Backward<C, L> {
+    fn new(walk: Walk, log: bool, tensors: &[&TensorType; 3], compute: DType) -> Self {
+        let operands = std::array::from_fn(|i| Operand::new(tensors[i], compute, &walk, i));
+        Backward { walk, log, operands }
+    }
+
+    #[inline(always)]
+    unsafe fn rows(&self, at: [*mut u8; 3], width: usize) {
+        let (n, strides, inner) = (self.walk.dim.extent, self.walk.dim.strides, self.walk.inner.strides);
+        let [grad, out, grad_in] = &self.operands;
+        let mut scratch = Scratch::new::<C>(if self.operands.iter().all(|o| o.direct) { 0 } else { 2 * n });
+        let buffer = scratch.get::<C>();
+        for r in 0..width as isize {
+            // SAFETY: row `r` exists in all tensors; the scratch memory has room for two.
+            unsafe {
+                let p: [*mut u8; 3] = std::array::from_fn(|i| at[i].offset(r * inner[i] * self.operands[i].item));
+                let g = if grad.direct {
+                    p[0].cast::<C>()
+                } else {
+                    (grad.load)(p[0], strides[0], n, buffer);
+                    buffer
+                };
+                let o = if out.direct {
+                    p[1].cast::<C>()
+                } else {
+                    (out.load)(p[1], strides[1], n, buffer.add(n));
+                    buffer.add(n)
+                };
+                let to = if grad_in.direct { p[2].cast::<C>() } else { buffer };
+                if self.log {
+                    let total = sum::<C, L>(
+                        n,
+                        #[inline(always)]
+                        |i| *g.add(i),
+                    );
+                    for i in 0..n {
+                        *to.add(i) = *g.add(i) - (*o.add(i)).exp() * total;
+                    }
+                } else {
+                    let total = sum::<C, L>(
+                        n,
+                        #[inline(always)]
+                        |i| *g.add(i) * *o.add(i),
+                    );
+                    for i in 0..n {
+                        *to.add(i) = *o.add(i) * (*g.add(i) - total);
+                    }
+                }
+                if !grad_in.direct {
+                    (grad_in.store)(buffer, n, p[2], strides[2]);
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn columns(&self, at: [*mut u8; 3], width: usize) {
+        let (n, strides, inner) = (self.walk.dim.extent, self.walk.dim.strides, self.walk.inner.strides);
+        let [grad, out, grad_in] = &self.operands;
+        let mut scratch = Scratch::new::<C>(2 * n * width);
+        let (g, o) = (scratch.get::<C>(), scratch.get::<C>().wrapping_add(n * width));
+        let (mut total, mut part) = ([C::ZERO; WIDTH], [C::ZERO; WIDTH]);
+        let (total, part) = (&mut total[..width], &mut part[..width]);
+        // SAFETY: the rows exist in all tensors; the scratch memory has room for them twice.
+        unsafe {
+            for i in 0..n {
+                let (g, o) = (g.add(i * width), o.add(i * width));
+                (grad.load)(at[0].offset(i as isize * strides[0] * grad.item), inner[0], width, g);
+                (out.load)(at[1].offset(i as isize * strides[1] * out.item), inner[1], width, o);
+                if self.log {
+                    for j in 0..width {
+                        part[j] += *g.add(j);
+                    }
+                } else {
+                    for j in 0..width {
+                        part[j] += *g.add(j) * *o.add(j);
+                    }
+                }
+                if i % 64 == 63 || i + 1 == n {
+                    for j in 0..width {
+                        total[j] += part[j];
+                        part[j] = C::ZERO;
+                    }
+                }
+            }
+            for i in 0..n {
+                let (g, o) = (g.add(i * width), o.add(i * width));
+                if self.log {
+                    for j in 0..width {
+                        *g.add(j) = *g.add(j) - (*o.add(j)).exp() * total[j];
+                    }
+                } else {
+                    for j in 0..width {
+                        *g.add(j) = *o.add(j) * (*g.add(j) - total[j]);
+                    }
+                }
+                (grad_in.store)(g, width, at[2].offset(i as isize * strides[2] * grad_in.item), inner[2]);
+            }
+        }
+    }
+}
+
+impl<C: Float, const L: usize> Kernel for Backward<C, L> {
+    unsafe fn run(&self, buffers: &[*mut u8], _scalars: &[Scalar]) -> Result<(), KernelError> {
+        let memory = Addresses([buffers[0], buffers[1], buffers[2]]);
+        self.walk.run(|at, width| {
+            let memory = &memory;
+            // SAFETY: the offsets are those of elements of the tensors.
+            vectorized(
+                #[inline(always)]
+                || unsafe {
+                    let p = std::array::from_fn(|i| memory.0[i].offset(at[i] * self.operands[i].item));
+                    if self.walk.columns { self.columns(p, width) } else { self.rows(p, width) }
+                },
+            );
+        });
+        Ok(())
+    }
+
+    fn cost(&self) -> u64 {
+        60 + self.walk.elements() / 2
+    }
+}
