@@ -1,5 +1,6 @@
 //! SIMD kernels on host memory: what a software NeuronCore executes.
 
+pub mod attention;
 pub mod concat;
 pub mod embedding;
 pub mod gemm;
