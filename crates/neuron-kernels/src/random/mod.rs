@@ -1,5 +1,6 @@
 //! Random tensors: a counter-based generator, so that a value depends on seed, offset and position alone.
 
+mod batch;
 mod normal;
 mod philox;
 
@@ -8,17 +9,13 @@ pub use philox::philox;
 use crate::index::nest::{Nest, piece};
 use crate::kernel::{Kernel, KernelError};
 use crate::pool::parallel_for;
-use crate::simd::vectorized;
-use half::{bf16, f16};
+use batch::{Batch, WORDS};
+use half::f16;
 use neuron_ir::{DType, RandomOp, Scalar, TensorType};
-use normal::{normal_f32, normal_f64, uniform_f32, uniform_f64};
-use philox::{LANES, philox_lanes};
+use normal::{normal_f64, uniform_f64};
 use std::ops::Range;
 
-/// Words of one call of the generator.
-const WORDS: usize = 4 * LANES;
-
-/// Words of one task.
+/// Elements of one task.
 const PIECE: usize = 32 << 10;
 
 /// 32-bit words of the generator that one element takes.
@@ -55,27 +52,37 @@ impl Random {
         Ok(Random { op, dtype: out.dtype, out: Nest::of(&out.sizes, [out], 0..out.rank()) })
     }
 
-    /// Fills the elements `range`, which starts at a multiple of `N`, with what `batch` makes of consecutive calls.
+    /// Fills the elements `range`, whose start is a multiple of `WORDS`: `convert` makes elements of a batch of words.
     ///
     /// # Safety
     /// `out` is the out tensor, of elements as wide as `T`.
-    #[inline(always)]
-    unsafe fn fill<T: Copy, const N: usize>(&self, out: *mut u8, range: Range<usize>, batch: impl Fn(u64) -> [T; N]) {
-        let blocks = (LANES as u64) * (range.start / N) as u64;
+    unsafe fn fill<T: Copy + Default>(
+        &self,
+        out: *mut u8,
+        range: Range<usize>,
+        state: [u64; 2],
+        batch: Batch,
+        convert: impl Fn(&[u32], &mut [T]),
+    ) {
+        let per_element = values_per_element(self.op, self.dtype) as usize;
+        let elements = WORDS / per_element;
         let run = self.out.is_run(size_of::<T>());
         let [step] = self.out.inner_strides();
-        for (i, first) in range.clone().step_by(N).enumerate() {
-            let values = batch(blocks + (i * LANES) as u64);
-            let count = N.min(range.end - first);
+        let mut words = [0; WORDS];
+        let mut values = [T::default(); WORDS];
+        for first in range.clone().step_by(elements) {
+            let count = elements.min(range.end - first);
+            let block = (first * per_element / 4) as u64;
+            batch.make(state[0], state[1], block, (count * per_element).div_ceil(4), &mut words);
+            // Pairs are converted together, so an odd last element has a neighbour.
+            let converted = count.next_multiple_of(2);
+            let values = &mut values[..converted];
+            convert(&words[..converted * per_element], values);
             if run {
                 // SAFETY: elements of a gapless out tensor.
                 unsafe {
                     let to = out.add(first * size_of::<T>()).cast::<T>();
-                    if count == N {
-                        *to.cast::<[T; N]>() = values;
-                    } else {
-                        std::ptr::copy_nonoverlapping(values.as_ptr(), to, count);
-                    }
+                    std::ptr::copy_nonoverlapping(values.as_ptr(), to, count);
                 }
             } else {
                 let mut values = values.iter();
@@ -90,72 +97,48 @@ impl Random {
     }
 
     /// # Safety
-    /// As [`Random::fill`]; the range starts at a multiple of `WORDS`.
-    #[inline(always)]
-    unsafe fn task(&self, out: *mut u8, range: Range<usize>, seed: u64, offset: u64) {
-        let words = |block| philox_lanes(seed, offset, block);
-        let uniform = |block| interleave(words(block).map(|w| w.map(uniform_f32)));
-        let normal = |block| {
-            let [a, b, c, d] = words(block);
-            let ([n0, n1], [n2, n3]) = (normal_f32(&a, &b), normal_f32(&c, &d));
-            interleave([n0, n1, n2, n3])
-        };
+    /// As [`Random::fill`].
+    unsafe fn task(&self, out: *mut u8, range: Range<usize>, state: [u64; 2]) {
+        let float = if self.op == RandomOp::Normal { Batch::Normal } else { Batch::Uniform };
         // SAFETY: the caller's contract; each closure makes elements of the out tensor's type.
         unsafe {
             match (self.op, self.dtype) {
-                (RandomOp::Uniform, DType::F32) => self.fill::<f32, WORDS>(out, range, uniform),
-                (RandomOp::Uniform, DType::BF16) => self.fill::<bf16, WORDS>(out, range, |b| {
-                    uniform(b).map(|u| bf16::from_bits((u.to_bits() >> 16) as u16))
+                (_, DType::F32) => self.fill(out, range, state, float, |words, out: &mut [u32]| {
+                    out.copy_from_slice(words);
                 }),
-                (RandomOp::Uniform, DType::F16) => {
-                    // Cut to 11 significant bits first: rounding could reach 1.
-                    let cut = |u: f32| f16::from_f32(f32::from_bits(u.to_bits() & !0x1FFF));
-                    self.fill::<f16, WORDS>(out, range, |b| uniform(b).map(cut))
-                }
-                (RandomOp::Normal, DType::F32) => self.fill::<f32, WORDS>(out, range, normal),
-                (RandomOp::Normal, DType::BF16) => {
-                    self.fill::<bf16, WORDS>(out, range, |b| normal(b).map(bf16::from_f32))
-                }
-                (RandomOp::Normal, DType::F16) => self.fill::<f16, WORDS>(out, range, |b| normal(b).map(f16::from_f32)),
-                (RandomOp::Uniform, _) => {
-                    self.fill::<f64, { WORDS / 2 }>(out, range, |b| pairs(words(b)).map(uniform_f64))
-                }
-                (RandomOp::Normal, _) => self.fill::<f64, { WORDS / 2 }>(out, range, |b| {
-                    let pairs = pairs(words(b));
-                    let mut values = [0.0; WORDS / 2];
-                    for (value, pair) in values.chunks_exact_mut(2).zip(pairs.chunks_exact(2)) {
-                        value.copy_from_slice(&normal_f64(pair[0], pair[1]));
+                (RandomOp::Uniform, DType::BF16) => self.fill(out, range, state, float, |words, out: &mut [u16]| {
+                    // Cut, not rounded: rounding could reach 1.
+                    out.iter_mut().zip(words).for_each(|(o, w)| *o = (w >> 16) as u16);
+                }),
+                (_, DType::BF16) => self.fill(out, range, state, float, |words, out: &mut [u16]| {
+                    // Never NaN, so rounding to nearest even is an addition.
+                    out.iter_mut().zip(words).for_each(|(o, w)| *o = ((w + 0x7FFF + (w >> 16 & 1)) >> 16) as u16);
+                }),
+                (_, DType::F16) => self.fill(out, range, state, float, |words, out: &mut [f16]| {
+                    // Uniform values are cut to 11 significant bits first: rounding could reach 1.
+                    let kept = if self.op == RandomOp::Uniform { !0x1FFF } else { !0 };
+                    out.iter_mut().zip(words).for_each(|(o, w)| *o = f16::from_f32(f32::from_bits(w & kept)));
+                }),
+                (RandomOp::Normal, _) => self.fill(out, range, state, Batch::Words, |words, out: &mut [f64]| {
+                    for (pair, words) in out.chunks_exact_mut(2).zip(words.chunks_exact(4)) {
+                        pair.copy_from_slice(&normal_f64(long(&words[..2]), long(&words[2..])));
                     }
-                    values
                 }),
-                (RandomOp::Bits, _) => self.fill::<u64, { WORDS / 2 }>(out, range, |b| pairs(words(b))),
+                (RandomOp::Uniform, _) => self.fill(out, range, state, Batch::Words, |words, out: &mut [f64]| {
+                    out.iter_mut().zip(words.chunks_exact(2)).for_each(|(o, w)| *o = uniform_f64(long(w)));
+                }),
+                (RandomOp::Bits, _) => self.fill(out, range, state, Batch::Words, |words, out: &mut [u64]| {
+                    out.iter_mut().zip(words.chunks_exact(2)).for_each(|(o, w)| *o = long(w));
+                }),
             }
         }
     }
 }
 
-/// Word `w` of block `l` to place `4 * l + w`.
+/// Two words as one of 64 bits, the first word low.
 #[inline(always)]
-fn interleave<T: Copy + Default>(words: [[T; LANES]; 4]) -> [T; WORDS] {
-    let mut out = [T::default(); WORDS];
-    for l in 0..LANES {
-        for w in 0..4 {
-            out[4 * l + w] = words[w][l];
-        }
-    }
-    out
-}
-
-/// Neighbouring words as 64-bit ones, the first word low.
-#[inline(always)]
-fn pairs(words: [[u32; LANES]; 4]) -> [u64; WORDS / 2] {
-    let mut out = [0; WORDS / 2];
-    for l in 0..LANES {
-        for w in 0..2 {
-            out[2 * l + w] = u64::from(words[2 * w][l]) | u64::from(words[2 * w + 1][l]) << 32;
-        }
-    }
-    out
+fn long(words: &[u32]) -> u64 {
+    u64::from(words[0]) | u64::from(words[1]) << 32
 }
 
 #[derive(Clone, Copy)]
@@ -178,7 +161,7 @@ impl Kernel for Random {
             let out: Out = out;
             let range = piece(numel, PIECE, t);
             // SAFETY: a part of the out tensor, under the caller's contract.
-            vectorized(|| unsafe { self.task(out.0, range, seed, offset) });
+            unsafe { self.task(out.0, range, [seed, offset]) };
         });
         Ok(())
     }

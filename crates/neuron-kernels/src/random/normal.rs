@@ -1,6 +1,5 @@
 //! From random words to floats.
 
-use super::philox::LANES;
 use std::f32::consts::{FRAC_PI_2, SQRT_2};
 
 /// A float uniform in [0, 1): the upper 24 bits.
@@ -19,18 +18,12 @@ pub(super) fn uniform_f64(word: u64) -> f64 {
 ///
 /// Plain multiplications and additions in a fixed order, so that every instruction set gives the same bits.
 #[inline(always)]
-pub(super) fn normal_f32(radius: &[u32; LANES], angle: &[u32; LANES]) -> [[f32; LANES]; 2] {
-    let mut cosine = [0.0; LANES];
-    let mut sine = [0.0; LANES];
-    for l in 0..LANES {
-        // In (0, 1]: 31 bits and half a unit more.
-        let u = (radius[l] >> 1) as i32 as f32 * (1.0 / (1u32 << 31) as f32) + 1.0 / (1u64 << 32) as f32;
-        let r = (-2.0 * ln(u)).max(0.0).sqrt();
-        let (c, s) = circle(angle[l]);
-        cosine[l] = r * c;
-        sine[l] = r * s;
-    }
-    [cosine, sine]
+pub(super) fn normal_f32(radius: u32, angle: u32) -> [f32; 2] {
+    // In (0, 1]: 31 bits and half a unit more.
+    let u = (radius >> 1) as i32 as f32 * (1.0 / (1u32 << 31) as f32) + 1.0 / (1u64 << 32) as f32;
+    let r = (-2.0 * ln(u)).max(0.0).sqrt();
+    let (cosine, sine) = circle(angle);
+    [r * cosine, r * sine]
 }
 
 /// Two standard normal doubles from two words.

@@ -4,18 +4,17 @@ const MULTIPLIER: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 const ROUNDS: usize = 10;
 
-/// Blocks computed together: one 512-bit vector of 64-bit products, or two of 256 bits.
-pub(super) const LANES: usize = 8;
-
 /// Four 32-bit words of the generator `seed` at position `offset + 4 * block`.
 ///
 /// `offset` is the generator's offset as PyTorch keeps it: a multiple of 4, in words.
+#[inline(always)]
 pub fn philox(seed: u64, offset: u64, block: u64) -> [u32; 4] {
     let counter = (offset / 4).wrapping_add(block);
     permute([counter as u32, (counter >> 32) as u32, 0, 0], [seed as u32, (seed >> 32) as u32])
 }
 
 /// The bijection itself: `counter` under `key`.
+#[inline(always)]
 fn permute(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     for _ in 0..ROUNDS {
         let even = u64::from(counter[0]) * u64::from(MULTIPLIER[0]);
@@ -29,32 +28,6 @@ fn permute(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
         key = [key[0].wrapping_add(WEYL[0]), key[1].wrapping_add(WEYL[1])];
     }
     counter
-}
-
-/// [`philox`] of `LANES` consecutive blocks: word `w` of block `block + l` is `result[w][l]`.
-///
-/// Words live in 64-bit lanes whose upper halves are ignored, which is what the widening multiply of the vector units
-/// wants.
-#[inline(always)]
-pub(super) fn philox_lanes(seed: u64, offset: u64, block: u64) -> [[u32; LANES]; 4] {
-    let first = (offset / 4).wrapping_add(block);
-    let counter: [u64; LANES] = std::array::from_fn(|l| first.wrapping_add(l as u64));
-    let mut words = [counter, counter.map(|c| c >> 32), [0; LANES], [0; LANES]];
-    let mut key = [seed as u32, (seed >> 32) as u32];
-    for _ in 0..ROUNDS {
-        let [mut w0, mut w1, mut w2, mut w3] = words;
-        for l in 0..LANES {
-            let even = (w0[l] & 0xFFFF_FFFF) * u64::from(MULTIPLIER[0]);
-            let odd = (w2[l] & 0xFFFF_FFFF) * u64::from(MULTIPLIER[1]);
-            w0[l] = (odd >> 32) ^ w1[l] ^ u64::from(key[0]);
-            w1[l] = odd;
-            w2[l] = (even >> 32) ^ w3[l] ^ u64::from(key[1]);
-            w3[l] = even;
-        }
-        words = [w0, w1, w2, w3];
-        key = [key[0].wrapping_add(WEYL[0]), key[1].wrapping_add(WEYL[1])];
-    }
-    words.map(|w| w.map(|v| v as u32))
 }
 
 #[cfg(test)]
@@ -75,17 +48,5 @@ mod tests {
     fn offset_counts_words() {
         assert_eq!(philox(7, 8, 1), philox(7, 0, 3));
         assert_eq!(philox(7, u64::MAX - 3, 0), philox(7, 0, u64::MAX / 4));
-    }
-
-    #[test]
-    fn lanes_agree_with_single_blocks() {
-        for (seed, offset, block) in [(0, 0, 0), (!0, 4, 9), (0x1234_5678_9abc_def0, 1 << 40, u64::from(u32::MAX) - 3)]
-        {
-            let lanes = philox_lanes(seed, offset, block);
-            for l in 0..LANES {
-                let words = philox(seed, offset, block + l as u64);
-                assert_eq!(lanes.map(|w| w[l]), words);
-            }
-        }
     }
 }

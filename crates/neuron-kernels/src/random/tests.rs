@@ -1,4 +1,5 @@
 use super::*;
+use half::bf16;
 
 const SEED: u64 = 0x0123_4567_89ab_cdef;
 
