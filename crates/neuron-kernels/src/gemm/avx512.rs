@@ -38,10 +38,17 @@ macro_rules! tile {
         unsafe fn $rows<const R: usize>(t: &Tile<$t>) {
             let mut sums = [[$zero(); 2]; R];
             let (mut a, mut b) = (t.a, t.b);
-            for _ in 0..t.depth {
+            for i in 0..R {
+                let c = t.c.wrapping_offset(i as isize * t.row_stride);
+                _mm_prefetch::<_MM_HINT_T0>(c.cast());
+                _mm_prefetch::<_MM_HINT_T0>(c.wrapping_add($lanes).cast());
+            }
+            for p in 0..t.depth {
                 // SAFETY: the packed operands hold `depth` steps of `R` values and of two vectors; a prefetch may
                 // point anywhere.
                 unsafe {
+                    _mm_prefetch::<_MM_HINT_T1>(t.ahead.line(p).cast());
+                    _mm_prefetch::<_MM_HINT_T0>(a.wrapping_add(16 * R).cast());
                     let b0 = $load(b);
                     let b1 = $load(b.add($lanes));
                     for i in 0..R {

@@ -5,7 +5,7 @@
 //! products are added in which order depends on the sizes alone.
 
 use super::element::{Accumulator, Element};
-use super::micro::{Micro, Tile};
+use super::micro::{Ahead, Micro, Tile};
 use super::output::Output;
 use super::pack::{Strip, pack};
 use super::scratch::{self, Slot};
@@ -13,10 +13,12 @@ use crate::pool::parallel_for;
 
 /// Most rows of an output block: with a block of the summed dimension they fill half the second-level cache.
 const BLOCK_ROWS: usize = 1024;
+/// Packed rows of this size stay in the second-level cache from panel to panel.
+const RESIDENT_BYTES: usize = 3 << 19;
 /// Most bytes of packed rows.
 const PACKED_BYTES: usize = 32 << 20;
 /// Output blocks aimed at, so that a few threads end together.
-const TASKS: usize = 16;
+const TASKS: usize = 8;
 /// Fewer operations (multiplications and additions) than this are not worth a hand-over.
 const TASK_OPERATIONS: usize = 2 << 20;
 
@@ -118,8 +120,10 @@ unsafe fn multiply_strip<A: Accumulator, S: Element<A>, D: Element<A>>(
     let panels = Split { len: p.n, parts: p.n.div_ceil(micro.cols) };
 
     let tasks = (2 * p.m * p.n * p.k / TASK_OPERATIONS).clamp(1, TASKS);
-    let col_blocks = Split { len: panels.parts, parts: tasks.min(panels.parts) };
-    let row_parts = p.m.div_ceil(BLOCK_ROWS).max(tasks / col_blocks.parts).min(tiles.parts);
+    // Each block of packed rows is read from the second-level cache for several panels.
+    let least_panels = if p.m * p.k * size_of::<A>() > RESIDENT_BYTES { 4 } else { 1 };
+    let col_blocks = Split { len: panels.parts, parts: tasks.min(panels.parts.div_ceil(least_panels)) };
+    let row_parts = p.m.div_ceil(BLOCK_ROWS).max(tasks / col_blocks.parts).min(tiles.parts.div_ceil(4));
     let row_blocks = Split { len: tiles.parts, parts: row_parts };
 
     // Packed rows: for each block of the sums all tiles in turn, each `[depth, rows]`.
@@ -156,39 +160,45 @@ unsafe fn multiply_strip<A: Accumulator, S: Element<A>, D: Element<A>>(
 
         let block = |sums: *mut A, stride: isize| {
             scratch::with(Slot::Panel, micro.cols * depths.part(0).1, |panel: *mut A| {
-                for d in 0..depths.parts {
+                let panels = cols.div_ceil(micro.cols);
+                let strip = |i: usize| {
+                    let depth = depths.part(i / panels);
+                    let col = i % panels * micro.cols;
+                    let at = depth.0 as isize * p.b[0] + (first_col + col) as isize * p.b[1];
+                    Strip {
+                        start: b.get().wrapping_offset(at).cast_const(),
+                        across: p.b[1],
+                        along: p.b[0],
+                        width: (cols - col).min(micro.cols),
+                        depth: depth.1,
+                    }
+                };
+                for i in 0..panels * depths.parts {
+                    let (d, col) = (i / panels, i % panels * micro.cols);
                     let depth = depths.part(d);
-                    for col in (0..cols).step_by(micro.cols) {
-                        let width = (cols - col).min(micro.cols);
-                        let along = (first_col + col) as isize;
-                        let strip = Strip {
-                            start: b.get().wrapping_offset(depth.0 as isize * p.b[0] + along * p.b[1]).cast_const(),
-                            across: p.b[1],
-                            along: p.b[0],
-                            width,
+                    let this = strip(i);
+                    // SAFETY: the strip is part of `b`, and the panel has room for a whole one.
+                    unsafe { pack(&this, micro.cols, panel) };
+                    let next = strip(if i + 1 < panels * depths.parts { i + 1 } else { i });
+                    for (nth, t) in (first_tile..first_tile + tile_count).enumerate() {
+                        let (row, rows) = tiles.part(t);
+                        let tile = Tile {
+                            rows,
+                            cols: this.width,
                             depth: depth.1,
+                            a: at(depth, row).cast_const(),
+                            b: panel.cast_const(),
+                            c: sums.wrapping_offset((row - first_row) as isize * stride).wrapping_add(col),
+                            row_stride: stride,
+                            accumulate: d > 0,
+                            ahead: ahead(&next, nth),
                         };
-                        // SAFETY: the strip is part of `b`, and the panel has room for a whole one.
-                        unsafe { pack(&strip, micro.cols, panel) };
-                        for t in first_tile..first_tile + tile_count {
-                            let (row, rows) = tiles.part(t);
-                            let tile = Tile {
-                                rows,
-                                cols: width,
-                                depth: depth.1,
-                                a: at(depth, row).cast_const(),
-                                b: panel.cast_const(),
-                                c: sums.wrapping_offset((row - first_row) as isize * stride).wrapping_add(col),
-                                row_stride: stride,
-                                accumulate: d > 0,
-                            };
-                            // SAFETY: rows and panel are packed; the tile is part of the block of sums.
-                            unsafe { (micro.tile)(&tile) };
-                        }
-                        if d + 1 == depths.parts && !out.is_sums() {
-                            // SAFETY: the panel's columns are part of this task's block.
-                            unsafe { out.at(0, col).finish(sums.wrapping_add(col), stride, rows, width) };
-                        }
+                        // SAFETY: rows and panel are packed; the tile is part of the block of sums.
+                        unsafe { (micro.tile)(&tile) };
+                    }
+                    if d + 1 == depths.parts && !out.is_sums() {
+                        // SAFETY: the panel's columns are part of this task's block.
+                        unsafe { out.at(0, col).finish(sums.wrapping_add(col), stride, rows, this.width) };
                     }
                 }
             });
@@ -200,4 +210,23 @@ unsafe fn multiply_strip<A: Accumulator, S: Element<A>, D: Element<A>>(
             scratch::with(Slot::Sums, rows * stride, |sums| block(sums, stride as isize));
         }
     });
+}
+
+/// What the `nth` tile of a panel prefetches of the next panel: one line per step, until the panel is covered.
+fn ahead<S>(next: &Strip<S>, nth: usize) -> Ahead {
+    let size = size_of::<S>();
+    let start = next.start.cast::<u8>();
+    // Rows in memory: steps of the sums where columns are neighbours, else columns.
+    let (rows, row_stride, row_bytes) = if next.across == 1 {
+        (next.depth, next.along, next.width * size)
+    } else {
+        (next.width, next.across, next.depth * size)
+    };
+    let log2_rows = rows.next_power_of_two().trailing_zeros();
+    let lines = next.depth >> log2_rows.min(63);
+    let offset = nth * lines.max(1) * 64;
+    if offset >= row_bytes + 63 {
+        return Ahead::nothing(start);
+    }
+    Ahead { start: start.wrapping_add(offset), row_stride: row_stride * size as isize, log2_rows }
 }

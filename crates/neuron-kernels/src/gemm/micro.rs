@@ -22,6 +22,33 @@ pub(super) struct Tile<A> {
     pub row_stride: isize,
     /// Add to what `c` holds.
     pub accumulate: bool,
+    /// What to bring near while multiplying.
+    pub ahead: Ahead,
+}
+
+/// Cache lines to prefetch, one per step: rows in turn, then the next line of each.
+#[derive(Clone, Copy)]
+pub(super) struct Ahead {
+    /// First line; any address will do.
+    pub start: *const u8,
+    /// Distance between rows, in bytes.
+    pub row_stride: isize,
+    /// Rows, as a power of two.
+    pub log2_rows: u32,
+}
+
+impl Ahead {
+    /// Nothing of use.
+    pub fn nothing(at: *const u8) -> Self {
+        Ahead { start: at, row_stride: 0, log2_rows: 31 }
+    }
+
+    /// The line for a step.
+    #[inline(always)]
+    pub fn line(&self, step: usize) -> *const u8 {
+        let (row, line) = (step & ((1 << self.log2_rows) - 1), step >> self.log2_rows);
+        self.start.wrapping_offset(row as isize * self.row_stride).wrapping_add(line * 64)
+    }
 }
 
 /// Instruction set the kernels are chosen for.

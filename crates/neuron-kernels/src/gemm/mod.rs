@@ -10,6 +10,8 @@ mod avx512;
 mod block;
 mod blocked;
 mod element;
+#[cfg(target_arch = "x86_64")]
+mod load16;
 mod micro;
 mod output;
 mod pack;
@@ -18,6 +20,9 @@ mod pack_avx512;
 mod scratch;
 #[cfg(test)]
 mod tests;
+mod vector;
+#[cfg(target_arch = "x86_64")]
+mod vector_avx512;
 
 use crate::pool::parallel_for;
 use crate::{Kernel, KernelError};
@@ -92,6 +97,9 @@ type Run = unsafe fn(&Gemm, &[*mut u8], &[Scalar]);
 
 /// Fewer operations than this are done where they are.
 const SPLIT_OPERATIONS: usize = 2 << 20;
+
+/// Products of at most this many multiplications need no packing.
+const SMALL: usize = 32 * 32 * 64;
 
 impl Gemm {
     /// A product of tensors of rank 3, `[batch, m, k] @ [batch, k, n]`, of any strides.
@@ -217,6 +225,32 @@ impl Gemm {
         }
     }
 
+    /// One matrix of the batch.
+    ///
+    /// # Safety
+    /// The operands are valid.
+    unsafe fn multiply<A: Accumulator, S: Element<A>, D: Element<A>>(
+        &self,
+        a: *const S,
+        b: *const S,
+        out: &Output<A, D>,
+    ) {
+        let p = &self.product;
+        let is_f32 = [A::DTYPE, S::DTYPE, D::DTYPE] == [DType::F32; 3];
+        // SAFETY: as the caller promises.
+        unsafe {
+            if vector::covers(p) {
+                vector::multiply(p, a, b, out);
+            } else if is_f32 && out.bias.is_none() && out.alpha.is_none() && p.m * p.n * p.k <= SMALL {
+                let (a, b, c) = (a.cast(), b.cast(), out.c.cast());
+                let ([rsa, csa], [rsb, csb], rsc, csc) = (p.a, p.b, out.row_stride, out.col_stride);
+                f32_block(p.m, p.n, p.k, a, rsa, csa, b, rsb, csb, c, rsc, csc, 1.0, false);
+            } else {
+                blocked::multiply(p, a, b, out);
+            }
+        }
+    }
+
     /// # Safety
     /// As [`Kernel::run`], the element types being those of the kernel.
     unsafe fn run_as<A: Accumulator, S: Element<A>, D: Element<A>>(&self, buffers: &[*mut u8], scalars: &[Scalar]) {
@@ -257,7 +291,7 @@ impl Gemm {
                     ..*out
                 };
                 let (a, b) = (a.offset(i * self.batch_strides[0]), b.offset(i * self.batch_strides[1]));
-                blocked::multiply(&self.product, a, b, &out);
+                self.multiply(a, b, &out);
             }
         };
         if self.group == 0 {

@@ -1,52 +1,10 @@
 //! Packing to `f32` in AVX-512: 16 x 16 blocks are transposed in registers.
 
 use super::element::{Accumulator, Element};
+use super::load16::{Bf16, F16, F32, Load16, mask};
 use super::pack::Strip;
 use neuron_ir::DType;
 use std::arch::x86_64::*;
-
-/// Loads up to 16 values as `f32`.
-trait Load16 {
-    /// # Safety
-    /// The values that `mask` selects are readable.
-    unsafe fn load(from: *const u8, mask: u32) -> __m512;
-    const SIZE: usize;
-}
-
-struct F32;
-struct Bf16;
-struct F16;
-
-impl Load16 for F32 {
-    const SIZE: usize = 4;
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-    unsafe fn load(from: *const u8, mask: u32) -> __m512 {
-        // SAFETY: as the caller promises.
-        unsafe { _mm512_maskz_loadu_ps(mask as __mmask16, from.cast()) }
-    }
-}
-
-impl Load16 for Bf16 {
-    const SIZE: usize = 2;
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-    unsafe fn load(from: *const u8, mask: u32) -> __m512 {
-        // SAFETY: as the caller promises.
-        let half = unsafe { _mm256_maskz_loadu_epi16(mask as __mmask16, from.cast()) };
-        _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(half)))
-    }
-}
-
-impl Load16 for F16 {
-    const SIZE: usize = 2;
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-    unsafe fn load(from: *const u8, mask: u32) -> __m512 {
-        // SAFETY: as the caller promises.
-        _mm512_cvtph_ps(unsafe { _mm256_maskz_loadu_epi16(mask as __mmask16, from.cast()) })
-    }
-}
 
 /// Packs as [`pack`](super::pack::pack) does; false, with nothing written, for what it has no vectors for.
 ///
@@ -142,12 +100,6 @@ unsafe fn transpose<L: Load16>(strip: &Strip<u8>, padded: usize, packed: *mut f3
             }
         }
     }
-}
-
-/// The lowest `n` of 16 bits.
-#[inline(always)]
-fn mask(n: usize) -> u32 {
-    (1u32 << n) - 1
 }
 
 /// The transpose of a 16 x 16 block.

@@ -4,8 +4,14 @@ use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::cell::Cell;
 use std::ptr::NonNull;
 
-/// A cache line, which is also the widest vector.
-const ALIGN: usize = 64;
+/// A page: vectors and cache lines are aligned in it.
+const PAGE: usize = 4096;
+/// A huge page. Packed operands are read in an order that would miss the TLB with small ones.
+const HUGE: usize = 2 << 20;
+
+fn alignment(bytes: usize) -> usize {
+    if bytes >= HUGE / 2 { HUGE } else { PAGE }
+}
 
 /// What a buffer is for: a thread may use one of each at the same time.
 #[derive(Clone, Copy)]
@@ -27,7 +33,7 @@ impl Buffer {
     const EMPTY: Buffer = Buffer { start: NonNull::dangling(), bytes: 0 };
 
     fn layout(&self) -> Layout {
-        Layout::from_size_align(self.bytes, ALIGN).expect("a size that was allocated before")
+        Layout::from_size_align(self.bytes, alignment(self.bytes)).expect("a size that was allocated before")
     }
 
     fn reserve(&mut self, bytes: usize) {
@@ -35,9 +41,15 @@ impl Buffer {
             return;
         }
         *self = Buffer::EMPTY;
-        let layout = Layout::from_size_align(bytes.next_multiple_of(4096), ALIGN).expect("a size within memory");
-        // SAFETY: the size is at least 4096.
+        let align = alignment(bytes);
+        let layout = Layout::from_size_align(bytes.next_multiple_of(align), align).expect("a size within memory");
+        // SAFETY: the size is not zero.
         let start = unsafe { alloc(layout) };
+        #[cfg(target_os = "linux")]
+        if align == HUGE && !start.is_null() {
+            // SAFETY: advice on a mapping of our own; refusal does no harm.
+            unsafe { libc::madvise(start.cast(), layout.size(), libc::MADV_HUGEPAGE) };
+        }
         *self =
             Buffer { start: NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout)), bytes: layout.size() };
     }
