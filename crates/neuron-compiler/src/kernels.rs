@@ -6,7 +6,6 @@ use crate::{pointwise, product};
 use neuron_ir::{DType, Destination, Node, Op, ReduceOp, TensorType, Value};
 use neuron_kernels::attention::{Attention, AttentionBackward, AttentionOptions};
 use neuron_kernels::concat::Concat;
-use neuron_kernels::cumulative::Cumulative;
 use neuron_kernels::embedding::EmbeddingBackward;
 use neuron_kernels::gemm::ScaleFactor;
 use neuron_kernels::index::{Gather, Index, IndexSelect};
@@ -16,7 +15,6 @@ use neuron_kernels::random::Random;
 use neuron_kernels::reduce::{MinMaxDim, Reduce, Variance};
 use neuron_kernels::scatter::{IndexAdd, IndexPut, Scatter};
 use neuron_kernels::softmax::{Softmax, SoftmaxBackward};
-use neuron_kernels::sort::Sort;
 use neuron_kernels::{Kernel, KernelError};
 
 type Emitted = Result<(), KernelError>;
@@ -96,16 +94,8 @@ pub(crate) fn emit(p: &mut Planner, node: &Node) -> Emitted {
         }
         Op::NllLoss { .. } | Op::NllLossBackward { .. } => loss(p, node),
         Op::Random(op) => random(p, node, *op),
-        Op::Cumulative { op, dim } => {
-            let x = p.realize(node.operands[0])?;
-            let out = p.result(v);
-            push(p, Cumulative::new(*op, &x.ty, *dim, &out.ty)?, &[&x, &out])
-        }
-        Op::Sort { dim, descending, k } => {
-            let x = p.realize(node.operands[0])?;
-            let (values, indices) = (p.result(v), p.result(second(v)));
-            let kernel = Sort::new(&x.ty, *dim, *descending, *k, &values.ty, &indices.ty)?;
-            push(p, kernel, &[&x, &values, &indices])
+        Op::Cumulative { .. } | Op::Sort { .. } => {
+            Err(KernelError::Unsupported { kernel: "compile", what: node.op.name().into() })
         }
         other => unreachable!("{} is folded into its users", other.name()),
     }
