@@ -6,6 +6,7 @@
 #include <ATen/native/Resize.h>
 #include <torch/library.h>
 
+#include "data_dependent.h"
 #include "errors.h"
 #include "fallback.h"
 #include "generator.h"
@@ -134,6 +135,8 @@ Signature::Signature(const c10::OperatorHandle& op) {
   returns_list =
       returns.size() == 1 && schema.returns()[0].type()->kind() == c10::TypeKind::ListType;
   // Python's range: how many elements a result has depends on the numbers.
+  masks = schema.name() == "aten::index" || schema.name() == "aten::_unsafe_index" ||
+      schema.name() == "aten::_index_put_impl_";
   values_matter = schema.name().starts_with("aten::arange");
   random = generator >= 0 || op.hasTag(at::Tag::nondeterministic_seeded);
 }
@@ -232,8 +235,35 @@ const NeuronPlan* BoxedOperator::build(const c10::OperatorHandle& handle, const 
   return plan;
 }
 
+// Replaces masks among the indices, the second argument, by positions. One mask that only fills is left: its lowering
+// needs no positions. False where there are none to give.
+bool BoxedOperator::expand_masks(torch::jit::Stack& stack) const {
+  const auto first = stack.size() - signature_.kinds.size();
+  const at::Tensor& self = stack[first].toTensor();
+  const c10::IValue& indices = stack[first + 1];
+  if (!has_masks(indices)) {
+    return true;
+  }
+  const auto list = indices.toListRef();
+  const bool fills = !signature_.mutated.empty() && list.size() == 1 && list[0].isTensor() &&
+      list[0].toTensor().scalar_type() == at::kBool && is_neuron(list[0].toTensor().unsafeGetTensorImpl()) &&
+      stack[first + 2].isTensor() && stack[first + 2].toTensor().numel() == 1 && !stack[first + 3].toBool();
+  if (fills) {
+    return true;
+  }
+  auto expanded = without_masks(self, indices);
+  if (expanded.isNone()) {
+    return false;
+  }
+  stack[first + 1] = std::move(expanded);
+  return true;
+}
+
 void BoxedOperator::operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet /*keys*/,
                                torch::jit::Stack* stack) {
+  if (signature_.masks && !expand_masks(*stack)) {
+    return fall_back(handle, stack, "a mask without dimensions among the indices");
+  }
   const auto arguments = torch::jit::last(*stack, signature_.kinds.size());
   const bool mutates = !signature_.mutated.empty();
   Call call;
@@ -324,6 +354,7 @@ torch::Library& library(const char* ns) {
 
 void register_factories(torch::Library& aten);
 void register_copies(torch::Library& aten);
+void register_data_dependent(torch::Library& aten);
 
 void register_operators() {
   for (int32_t i = 0; i < neuron_op_count(); ++i) {
@@ -342,6 +373,7 @@ void register_operators() {
   }
   register_factories(library("aten"));
   register_copies(library("aten"));
+  register_data_dependent(library("aten"));
   static torch::Library everything(torch::Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   everything.fallback(torch::CppFunction::makeFromBoxedFunction<&boxed_fallback>());
 }

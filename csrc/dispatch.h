@@ -15,6 +15,7 @@ struct Signature {
   c10::SmallVector<int32_t, 4> mutated;   // arguments that are written
   bool returns_list = false;              // the one return is a list of tensors
   bool values_matter = false;             // shapes depend on the values of Scalars: they belong to the key
+  bool masks = false;                     // the second argument holds indices, which may be masks
   bool random = false;                    // takes a generator, or is tagged as random
   int32_t generator = -1;                 // argument that is one
 
@@ -30,6 +31,8 @@ class BoxedOperator final : public c10::OperatorKernel {
 
  private:
   const NeuronPlan* build(const c10::OperatorHandle& handle, const torch::jit::Stack& arguments, Call& call);
+
+  bool expand_masks(torch::jit::Stack& stack) const;
 
   int32_t op_;
   const char* name_;

@@ -3,7 +3,7 @@
 use super::Row;
 use crate::call::Arg;
 use crate::lower::{Lower, LowerError, Lowered, as_tensor};
-use neuron_ir::{DType, Dims, Op, ScatterOp, Shape, Value, broadcast_sizes};
+use neuron_ir::{BinaryOp, DType, Dims, Op, ReduceOp, ScatterOp, Shape, UnaryOp, Value, broadcast_sizes};
 
 pub(super) const ROWS: &[Row] = &[
     (&["aten::index_select", "aten::index_select.out"], index_select),
@@ -16,6 +16,7 @@ pub(super) const ROWS: &[Row] = &[
     (&["aten::index_add", "aten::index_add_", "aten::index_add.out"], index_add),
     (&["aten::index.Tensor", "aten::index.Tensor_out", "aten::_unsafe_index.Tensor"], index),
     (&["aten::_index_put_impl_"], index_put),
+    (&["aten::isin.Tensor_Tensor", "aten::isin.Tensor_Tensor_out"], isin),
 ];
 
 fn check_index(dtype: DType) -> Lowered {
@@ -229,5 +230,26 @@ fn masked_fill(l: &mut Lower, mask: &Arg, sizes: &[i64]) -> Lowered {
     let fill = l.g.reshape(fill, &[]);
     let x = l.tensor(0)?;
     let value = l.g.select(mask, fill, x);
+    l.store_value(value)
+}
+
+/// Above this the CPU's sorting wins.
+const MOST_COMPARISONS: i64 = 1 << 26;
+
+/// `(elements, test_elements, assume_unique, invert)`: every element is compared with every test element.
+fn isin(l: &mut Lower) -> Lowered {
+    let dtype = l.common(&[0, 1])?;
+    let (elements, tests) = (l.operand(0, dtype)?, l.operand(1, dtype)?);
+    let (sizes, n) = (l.g.shape(elements).sizes.clone(), l.g.shape(tests).numel());
+    if l.g.shape(elements).numel().saturating_mul(n) > MOST_COMPARISONS {
+        return Err(LowerError::unsupported("more comparisons than sorting would cost"));
+    }
+    let mut column = sizes.clone();
+    column.push(1);
+    let (elements, tests) = (l.g.reshape(elements, &column), l.g.reshape(tests, &[n]));
+    let same = l.g.binary(BinaryOp::Eq, elements, tests);
+    let dims = Dims::from_slice(&[sizes.len() as i64]);
+    let found = l.g.op(Op::Reduce { op: ReduceOp::Any, dims }, &[same], Shape::new(DType::Bool, &column));
+    let value = if l.flag(3) { l.un(UnaryOp::Not, found) } else { found };
     l.store_value(value)
 }

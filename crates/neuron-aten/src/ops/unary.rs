@@ -45,7 +45,6 @@ pub(super) const ROWS: &[Row] = &[
     (&["aten::isnan"], |l| predicate(l, UnaryOp::IsNan)),
     (&["aten::signbit", "aten::signbit.out"], |l| predicate(l, UnaryOp::Signbit)),
     (overloads!("frac"), frac),
-    (overloads!("square"), square),
 ];
 
 /// The type a function of real numbers computes in: the tensor's own, or the default float for integers.
@@ -105,12 +104,5 @@ fn frac(l: &mut Lower) -> Lowered {
     let x = l.operand(0, dtype)?;
     let whole = l.un(UnaryOp::Trunc, x);
     let value = l.bin(BinaryOp::Sub, x, whole);
-    l.store(Typed { value, dtype })
-}
-
-fn square(l: &mut Lower) -> Lowered {
-    let dtype = l.ty(0)?.dtype;
-    let x = l.operand(0, dtype)?;
-    let value = l.bin(BinaryOp::Mul, x, x);
     l.store(Typed { value, dtype })
 }

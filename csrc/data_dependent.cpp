@@ -1,0 +1,131 @@
+// Operators whose result shapes depend on values. They are compositions of device operators around one read of a count.
+#include <ATen/ops/all.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/broadcast_tensors.h>
+#include <ATen/ops/cumsum.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/eq.h>
+#include <ATen/ops/index.h>
+#include <ATen/ops/ne.h>
+#include <ATen/ops/scatter.h>
+#include <ATen/ops/where.h>
+#include <torch/library.h>
+
+#include "data_dependent.h"
+#include "fallback.h"
+#include "tensor.h"
+
+namespace neuron {
+
+namespace {
+
+bool is_mask(const at::Tensor& t) {
+  return t.defined() && (t.scalar_type() == at::kBool || t.scalar_type() == at::kByte);
+}
+
+// Row-major positions of the elements that are not zero.
+at::Tensor positions(const at::Tensor& self) {
+  const auto options = self.options().dtype(at::kLong);
+  if (self.numel() == 0) {
+    return at::empty({0}, options);
+  }
+  const at::Tensor mask = self.scalar_type() == at::kBool ? self.reshape(-1) : self.reshape(-1).ne(0);
+  const at::Tensor running = mask.cumsum(0, at::kLong);
+  const int64_t count = running[-1].item<int64_t>();
+  // Each element that is set goes to its rank, all others to one place past the end.
+  const at::Tensor rank = at::where(mask, running.sub(1), at::empty({}, options).fill_(count));
+  return at::empty({count + 1}, options).scatter_(0, rank, at::arange(mask.numel(), options)).narrow(0, 0, count);
+}
+
+at::Tensor nonzero(const at::Tensor& self) {
+  at::Tensor flat = positions(self);
+  const int64_t count = flat.numel();
+  at::Tensor result = at::empty({self.dim(), count}, flat.options());
+  for (int64_t d = self.dim() - 1; d >= 0; --d) {
+    result[d].copy_(flat.remainder(self.size(d)));
+    flat = flat.floor_divide(self.size(d));
+  }
+  return result.t();
+}
+
+at::Tensor& nonzero_out(const at::Tensor& self, at::Tensor& out) {
+  TORCH_CHECK(out.scalar_type() == at::kLong, "nonzero: expected out tensor to have scalar type Long, but got ",
+              out.scalar_type());
+  const at::Tensor result = nonzero(self);
+  out.resize_(result.sizes());
+  return out.copy_(result);
+}
+
+at::Tensor masked_select(const at::Tensor& self, const at::Tensor& mask) {
+  TORCH_CHECK(mask.scalar_type() == at::kBool, "masked_select: expected BoolTensor for mask");
+  const auto expanded = at::broadcast_tensors({self, mask});
+  return expanded[0].reshape(-1).index_select(0, positions(expanded[1]));
+}
+
+at::Tensor& masked_select_out(const at::Tensor& self, const at::Tensor& mask, at::Tensor& out) {
+  TORCH_CHECK(out.scalar_type() == self.scalar_type(),
+              "masked_select(): self and result must have the same scalar type");
+  const at::Tensor result = masked_select(self, mask);
+  out.resize_(result.sizes());
+  return out.copy_(result);
+}
+
+bool equal(const at::Tensor& self, const at::Tensor& other) {
+  TORCH_CHECK(self.device() == other.device(), "Expected all tensors to be on the same device, but found at least two "
+              "devices, ", self.device(), " and ", other.device(), "! (when executing aten::equal)");
+  TORCH_CHECK(self.scalar_type() == other.scalar_type(), "Expected object of data type ", self.dtype(),
+              " but got data type ", other.dtype(), " for argument 'other' in call to equal");
+  return self.sizes() == other.sizes() && (self.numel() == 0 || self.eq(other).all().item<bool>());
+}
+
+} // namespace
+
+bool has_masks(const c10::IValue& indices) {
+  for (const auto& v : indices.toListRef()) {
+    if (v.isTensor() && v.toTensor().defined() &&
+        (is_mask(v.toTensor()) || !is_neuron(v.toTensor().unsafeGetTensorImpl()))) {
+      return true;
+    }
+  }
+  return false;
+}
+
+c10::IValue without_masks(const at::Tensor& self, const c10::IValue& indices) {
+  c10::List<std::optional<at::Tensor>> expanded;
+  int64_t dim = 0;
+  for (const auto& v : indices.toListRef()) {
+    const at::Tensor index = v.isTensor() ? v.toTensor().to(self.device()) : at::Tensor();
+    if (!is_mask(index)) {
+      expanded.push_back(index.defined() ? std::optional<at::Tensor>(index) : std::nullopt);
+      ++dim;
+      continue;
+    }
+    for (int64_t d = 0; d < index.dim(); ++d, ++dim) {
+      TORCH_CHECK_INDEX(dim < self.dim() && index.size(d) == self.size(dim), "The shape of the mask ", index.sizes(),
+                        " at index ", d, " does not match the shape of the indexed tensor ", self.sizes(), " at index ",
+                        dim);
+    }
+    if (index.dim() == 0) { // a mask over no dimension selects the whole or nothing, along a new one
+      return c10::IValue();
+    }
+    const at::Tensor columns = nonzero(index);
+    for (int64_t d = 0; d < index.dim(); ++d) {
+      expanded.push_back(columns.select(1, d));
+    }
+  }
+  return expanded;
+}
+
+void register_data_dependent(torch::Library& aten) {
+  aten.impl("nonzero", TORCH_FN(nonzero));
+  aten.impl("nonzero.out", TORCH_FN(nonzero_out));
+  aten.impl("masked_select", TORCH_FN(masked_select));
+  aten.impl("masked_select.out", TORCH_FN(masked_select_out));
+  aten.impl("equal", TORCH_FN(equal));
+  // PyTorch sends convolutions of devices it does not know here, and gives them kernels that only refuse.
+  for (const char* name : {"convolution_overrideable", "convolution_backward_overrideable"}) {
+    aten.impl(name, torch::CppFunction::makeFromBoxedFunction<&boxed_fallback>());
+  }
+}
+
+} // namespace neuron
