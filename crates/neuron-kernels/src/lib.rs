@@ -15,5 +15,6 @@ pub mod reduce;
 pub mod scatter;
 pub mod simd;
 pub mod softmax;
+pub mod sort;
 
 pub use kernel::{Kernel, KernelError};

@@ -1,0 +1,136 @@
+//! Keys: unsigned integers in the order that PyTorch sorts values in.
+
+use half::{bf16, f16};
+use neuron_ir::DType;
+
+/// An element type that can be sorted.
+pub(super) trait SortKey: Copy {
+    /// Order-preserving: NaNs are equal and the largest, zeros of both signs are equal.
+    fn key(self) -> u64;
+}
+
+macro_rules! key_int {
+    ($($t:ty: $unsigned:ty),*) => {$(
+        impl SortKey for $t {
+            #[inline(always)]
+            fn key(self) -> u64 {
+                u64::from(self as $unsigned ^ <$t>::MIN as $unsigned)
+            }
+        }
+    )*};
+}
+key_int!(u8: u8, i8: u8, i16: u16, i32: u32, i64: u64);
+
+macro_rules! key_float {
+    ($($t:ty: $unsigned:ty, $is_nan:expr),*) => {$(
+        impl SortKey for $t {
+            #[inline(always)]
+            fn key(self) -> u64 {
+                const SIGN: $unsigned = 1 << (<$unsigned>::BITS - 1);
+                let bits = self.to_bits();
+                let key = if bits == SIGN {
+                    SIGN
+                } else if bits & SIGN != 0 {
+                    !bits
+                } else {
+                    bits | SIGN
+                };
+                let is_nan: fn($t) -> bool = $is_nan;
+                u64::from(if is_nan(self) { <$unsigned>::MAX } else { key })
+            }
+        }
+    )*};
+}
+key_float!(
+    f16: u16, |v| v.is_nan(),
+    bf16: u16, |v| v.is_nan(),
+    f32: u32, |v| v.is_nan(),
+    f64: u64, |v| v.is_nan()
+);
+
+/// Significant bytes of the keys of a type.
+pub(super) fn key_bytes(dtype: DType) -> usize {
+    dtype.size()
+}
+
+/// A key with the position it came from. Comparing entries compares keys, then positions: the order is stable.
+pub(super) trait Entry: Copy + Ord + Send + Sync + Default {
+    fn new(key: u64, position: u32) -> Self;
+    /// Byte `pass` of the key, the lowest first.
+    fn digit(self, pass: usize) -> usize;
+    fn position(self) -> u32;
+}
+
+/// For keys of at most 32 bits: the key above the position.
+impl Entry for u64 {
+    #[inline(always)]
+    fn new(key: u64, position: u32) -> Self {
+        key << 32 | u64::from(position)
+    }
+    #[inline(always)]
+    fn digit(self, pass: usize) -> usize {
+        (self >> (32 + 8 * pass)) as usize & 0xFF
+    }
+    #[inline(always)]
+    fn position(self) -> u32 {
+        self as u32
+    }
+}
+
+/// For keys of 64 bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Wide {
+    key: u64,
+    position: u32,
+}
+
+impl Entry for Wide {
+    #[inline(always)]
+    fn new(key: u64, position: u32) -> Self {
+        Wide { key, position }
+    }
+    #[inline(always)]
+    fn digit(self, pass: usize) -> usize {
+        (self.key >> (8 * pass)) as usize & 0xFF
+    }
+    #[inline(always)]
+    fn position(self) -> u32 {
+        self.position
+    }
+}
+
+/// Entries of `count` elements from position `first` on, keys inverted if `invert` has their bits set.
+///
+/// # Safety
+/// `line` is valid for elements of type `T` at `stride` bytes from each other up to `first + out.len()`.
+#[inline(always)]
+pub(super) unsafe fn entries<T: SortKey, E: Entry>(
+    line: *const u8,
+    stride: isize,
+    first: usize,
+    invert: u64,
+    out: &mut [E],
+) {
+    for (i, out) in out.iter_mut().enumerate() {
+        let position = first + i;
+        // SAFETY: the caller's contract.
+        let value = unsafe { *line.offset(position as isize * stride).cast::<T>() };
+        *out = E::new(value.key() ^ invert, position as u32);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_keep_the_order() {
+        let floats = [f32::NEG_INFINITY, -2.0, -1.0, -f32::MIN_POSITIVE, 0.0, 1e-40, 1.0, f32::INFINITY, f32::NAN];
+        assert!(floats.windows(2).all(|w| w[0].key() < w[1].key()));
+        assert_eq!((-0.0f32).key(), 0.0f32.key());
+        assert_eq!((-f32::NAN).key(), f32::NAN.key());
+        assert!(f64::MAX.key() < (-f64::NAN).key() && f16::MAX.key() < f16::NAN.key());
+        assert!((-1i64).key() < 0i64.key() && i64::MIN.key() == 0 && 3u8.key() == 3);
+        assert!((-1i16).key() < 0i16.key() && bf16::NEG_ONE.key() < bf16::ZERO.key());
+    }
+}
