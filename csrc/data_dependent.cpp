@@ -122,8 +122,8 @@ void register_data_dependent(torch::Library& aten) {
   aten.impl("masked_select", TORCH_FN(masked_select));
   aten.impl("masked_select.out", TORCH_FN(masked_select_out));
   aten.impl("equal", TORCH_FN(equal));
-  // PyTorch sends convolutions of devices it does not know here, and gives them kernels that only refuse.
-  for (const char* name : {"convolution_overrideable", "convolution_backward_overrideable"}) {
+  // Operators whose default kernel for unknown devices only refuses, or is less exact than the CPU's own.
+  for (const char* name : {"convolution_overrideable", "convolution_backward_overrideable", "native_group_norm"}) {
     aten.impl(name, torch::CppFunction::makeFromBoxedFunction<&boxed_fallback>());
   }
 }

@@ -104,7 +104,14 @@ at::Tensor HostCall::to_host(const at::Tensor& t) {
       return a.host;
     }
   }
-  aliases_.push_back({t, host_alias(t)});
+  // Tensors of one storage stay tensors of one storage: CPU kernels look for overlaps.
+  c10::Storage shared;
+  for (const auto& a : aliases_) {
+    if (a.device.storage().unsafeGetStorageImpl() == t.storage().unsafeGetStorageImpl()) {
+      shared = a.host.storage();
+    }
+  }
+  aliases_.push_back({t, host_alias(t, shared)});
   return aliases_.back().host;
 }
 
@@ -271,10 +278,11 @@ void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack, const ch
   call.check_devices(name);
   TORCH_CHECK_NOT_IMPLEMENTED(!neuron_fallback_forbidden(), name, " cannot run on the neuron device (", reason,
                               ") and the CPU fallback is disabled by NEURON_FALLBACK_ENABLED=0");
+  call.run();
+  // After the fact: a call that the CPU kernel refuses is an error of the caller's, not a fallback.
   if (neuron_track_fallback(name.c_str(), reason)) {
     TORCH_WARN(name, " runs on the CPU: ", reason, ". See torch_neuronx.get_fallback_ops().");
   }
-  call.run();
 }
 
 void boxed_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {

@@ -34,13 +34,15 @@ at::Tensor make_tensor(c10::ScalarType dtype, c10::IntArrayRef sizes, c10::IntAr
   return tensor;
 }
 
-at::Tensor host_alias(const at::Tensor& t) {
-  const c10::Storage& storage = t.storage();
-  auto alias = c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), storage.nbytes(),
-      c10::DataPtr(neuron_host_view(storage.data()), c10::Device(c10::DeviceType::CPU)), c10::GetCPUAllocator(),
-      /*resizable=*/true);
-  auto host = at::detail::make_tensor<c10::TensorImpl>(std::move(alias), c10::DispatchKeySet(c10::DispatchKey::CPU),
+at::Tensor host_alias(const at::Tensor& t, c10::Storage storage) {
+  if (!storage) {
+    const c10::Storage& own = t.storage();
+    storage = c10::make_intrusive<c10::StorageImpl>(
+        c10::StorageImpl::use_byte_size_t(), own.nbytes(),
+        c10::DataPtr(neuron_host_view(own.data()), c10::Device(c10::DeviceType::CPU)), c10::GetCPUAllocator(),
+        /*resizable=*/true);
+  }
+  auto host = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
                                                        t.dtype());
   auto* impl = host.unsafeGetTensorImpl();
   impl->set_storage_offset(t.storage_offset());

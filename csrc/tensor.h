@@ -21,6 +21,7 @@ c10::DeviceIndex index_of(c10::Device device);
 
 // A CPU tensor over the same memory, with the same sizes, strides, conjugate and negative bits. The caller has waited
 // for the device. Its storage may be resized by a CPU kernel; it then no longer is the device's memory.
-at::Tensor host_alias(const at::Tensor& t);
+// `storage`: the host storage over the memory of `t` if there is one already.
+at::Tensor host_alias(const at::Tensor& t, c10::Storage storage = {});
 
 } // namespace neuron

@@ -356,6 +356,10 @@ impl<'a> Lower<'a> {
     ///
     /// Several in one graph draw from disjoint ranges.
     pub fn random(&mut self, op: neuron_ir::RandomOp, dtype: DType, sizes: &[i64], values: u64) -> Value {
+        if sizes.contains(&0) {
+            let nothing = self.g.constant(dtype, Scalar::I64(0));
+            return self.g.broadcast(nothing, sizes);
+        }
         let seed = self.g.scalar(self.call.scalars, DType::I64);
         let mut offset = self.g.scalar(self.call.scalars + 1, DType::I64);
         if self.random > 0 {

@@ -15,6 +15,7 @@ use neuron_kernels::random::Random;
 use neuron_kernels::reduce::{MinMaxDim, Reduce, Variance};
 use neuron_kernels::scatter::{IndexAdd, IndexPut, Scatter};
 use neuron_kernels::softmax::{Softmax, SoftmaxBackward};
+use neuron_kernels::sort::Sort;
 use neuron_kernels::{Kernel, KernelError};
 
 type Emitted = Result<(), KernelError>;
@@ -94,9 +95,13 @@ pub(crate) fn emit(p: &mut Planner, node: &Node) -> Emitted {
         }
         Op::NllLoss { .. } | Op::NllLossBackward { .. } => loss(p, node),
         Op::Random(op) => random(p, node, *op),
-        Op::Cumulative { .. } | Op::Sort { .. } => {
-            Err(KernelError::Unsupported { kernel: "compile", what: node.op.name().into() })
+        Op::Sort { dim, descending, k } => {
+            let x = p.realize(node.operands[0])?;
+            let (values, indices) = (p.result(v), p.result(second(v)));
+            let kernel = Sort::new(&x.ty, *dim, *descending, *k, &values.ty, &indices.ty)?;
+            push(p, kernel, &[&x, &values, &indices])
         }
+        Op::Cumulative { .. } => Err(KernelError::Unsupported { kernel: "compile", what: node.op.name().into() }),
         other => unreachable!("{} is folded into its users", other.name()),
     }
 }

@@ -133,7 +133,11 @@ impl Error {
             Error::OutOfMemory(_) => Status::OutOfMemory,
             Error::Interrupted => Status::Interrupted,
             Error::Environment { .. } | Error::Value(_) => Status::ValueError,
-            Error::Launch { cause, .. } => match cause {
+            Error::Launch { cause, op, .. } => match cause {
+                // PyTorch's gather and scatter raise RuntimeError where all other indexing raises IndexError.
+                KernelError::IndexOutOfRange { .. } if op.contains("::gather") || op.contains("::scatter") => {
+                    Status::Error
+                }
                 KernelError::IndexOutOfRange { .. } | KernelError::TargetOutOfRange { .. } => Status::IndexError,
                 KernelError::Unsupported { .. } => Status::NotImplemented,
                 _ => Status::Error,

@@ -131,7 +131,14 @@ fn divide_mode(l: &mut Lower) -> Lowered {
         "trunc" => {
             let (a, b, dtype) = wide(l, 0, 1)?;
             let quotient = l.bin(BinaryOp::Div, a, b);
-            let value = if dtype.is_float() { l.un(UnaryOp::Trunc, quotient) } else { quotient };
+            // The quotient of half floats is a half float before it is truncated.
+            let value = match dtype.is_float() {
+                true => {
+                    let quotient = l.round(quotient, dtype);
+                    l.un(UnaryOp::Trunc, quotient)
+                }
+                false => quotient,
+            };
             l.store(Typed { value, dtype })
         }
         _ => divide(l),

@@ -13,6 +13,7 @@ pub(super) const ROWS: &[Row] = &[
     (&["aten::addmm", "aten::addmm_", "aten::addmm.out"], |l| sum_with_product(l, 3)),
     (&["aten::baddbmm", "aten::baddbmm_", "aten::baddbmm.out"], |l| sum_with_product(l, 3)),
     (&["aten::addmv", "aten::addmv_", "aten::addmv.out"], add_matrix_vector),
+    (&["aten::addr", "aten::addr_", "aten::addr.out"], add_outer),
 ];
 
 /// `a @ b` in the compute type.
@@ -86,4 +87,18 @@ fn add_matrix_vector(l: &mut Lower) -> Lowered {
     let shape = Shape::new(dtype.compute(), &[rows]);
     let value = l.g.op(Op::Reshape, &[value], shape);
     combine(l, value, dtype, 3, &[rows])
+}
+
+/// `(self, vec1, vec2, beta, alpha)`
+fn add_outer(l: &mut Lower) -> Lowered {
+    let dtype = l.common(&[0, 1, 2])?;
+    let (a, b) = (l.operand(1, dtype)?, l.operand(2, dtype)?);
+    if dtype == DType::Bool {
+        return Err(LowerError::unsupported("an outer product of truth values"));
+    }
+    let rows = l.g.shape(a).numel();
+    let a = l.g.reshape(a, &[rows, 1]);
+    let value = l.bin(BinaryOp::Mul, a, b);
+    let sizes = l.g.shape(value).sizes.clone();
+    combine(l, value, dtype, 3, &sizes)
 }

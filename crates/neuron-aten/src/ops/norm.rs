@@ -3,7 +3,7 @@
 use super::Row;
 use crate::call::Arg;
 use crate::lower::{Lower, LowerError, Lowered};
-use neuron_ir::{DType, Op, Shape, Value};
+use neuron_ir::{DType, Op, Scalar, Shape, Value};
 
 pub(super) const ROWS: &[Row] = &[
     (&["aten::native_layer_norm"], layer_norm),
@@ -100,6 +100,13 @@ fn rms_norm(l: &mut Lower) -> Lowered {
 
 /// `(grad_out, input, normalized_shape, rstd, weight?, output_mask)`
 fn rms_norm_backward(l: &mut Lower) -> Lowered {
+    if l.ty(1)?.numel() == 0 {
+        // No CPU kernel to fall back to: the gradients of nothing are nothing, or zero.
+        return (0..2).try_for_each(|_| {
+            let zero = l.g.constant(DType::F32, Scalar::I64(0));
+            l.store_value(zero)
+        });
+    }
     check_input(l, 1)?;
     let dims = normalized(l, 2)?;
     let weight = l.has_tensor(4);

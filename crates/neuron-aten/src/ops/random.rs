@@ -27,6 +27,11 @@ fn drawn_in(dtype: DType) -> Result<DType, LowerError> {
     }
 }
 
+/// Parameters outside their range go to the CPU, whose kernel has the error message for them.
+fn check(in_range: bool) -> Lowered {
+    if in_range { Ok(()) } else { Err(LowerError::unsupported("a parameter out of range")) }
+}
+
 /// Values of the generator one element consumes.
 fn consumed(op: RandomOp, dtype: DType) -> u64 {
     if op == RandomOp::Bits || dtype == DType::F64 { 2 } else { 1 }
@@ -41,6 +46,7 @@ fn uniform(l: &mut Lower) -> Lowered {
     let ty = l.ty(0)?.clone();
     let compute = drawn_in(ty.dtype)?;
     let (from, to) = (l.float_or(1, 0.0), l.float_or(2, 1.0));
+    check(from <= to && (to - from).is_finite())?;
     let u = draw(l, RandomOp::Uniform, compute, &ty.sizes);
     let value = if (from, to) == (0.0, 1.0) {
         u
@@ -56,6 +62,7 @@ fn normal(l: &mut Lower) -> Lowered {
     let ty = l.ty(0)?.clone();
     let compute = drawn_in(ty.dtype)?;
     let (mean, std) = (l.float_or(1, 0.0), l.float_or(2, 1.0));
+    check(std >= 0.0)?;
     let n = draw(l, RandomOp::Normal, compute, &ty.sizes);
     let value = if (mean, std) == (0.0, 1.0) {
         n
@@ -71,6 +78,7 @@ fn exponential(l: &mut Lower) -> Lowered {
     let ty = l.ty(0)?.clone();
     let compute = drawn_in(ty.dtype)?;
     let lambda = l.float_or(1, 1.0);
+    check(lambda > 0.0)?;
     let u = draw(l, RandomOp::Uniform, compute, &ty.sizes);
     let negative = l.un(UnaryOp::Neg, u);
     let log = l.un(UnaryOp::Log1p, negative);
@@ -85,6 +93,7 @@ fn bernoulli(l: &mut Lower, p: Option<usize>) -> Lowered {
     let (compute, p) = match l.arg(at) {
         Arg::Float(p) => {
             let p = *p;
+            check((0.0..=1.0).contains(&p))?;
             (DType::F32, l.constant(DType::F32, p))
         }
         Arg::Tensor(t) => {
@@ -154,6 +163,7 @@ fn dropout(l: &mut Lower) -> Lowered {
     let dtype = ty.dtype;
     let compute = drawn_in(dtype)?;
     let p = l.float_or(1, 0.5);
+    check((0.0..=1.0).contains(&p))?;
     let x = l.operand(0, dtype)?;
     if *l.arg(2) == Arg::Bool(false) {
         l.store(Typed { value: x, dtype })?;

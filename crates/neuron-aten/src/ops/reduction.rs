@@ -35,6 +35,8 @@ pub(super) const ROWS: &[Row] = &[
     (&["aten::_log_softmax", "aten::_log_softmax.out"], |l| softmax(l, true)),
     (&["aten::_softmax_backward_data", "aten::_softmax_backward_data.out"], |l| softmax_backward(l, false)),
     (&["aten::_log_softmax_backward_data", "aten::_log_softmax_backward_data.out"], |l| softmax_backward(l, true)),
+    (&["aten::sort.stable", "aten::sort.values_stable"], sort),
+    (&["aten::topk", "aten::topk.values"], topk),
     (&["aten::cumsum", "aten::cumsum_", "aten::cumsum.out"], |l| running(l, ReduceOp::Sum)),
     (&["aten::cumprod", "aten::cumprod_", "aten::cumprod.out"], |l| running(l, ReduceOp::Prod)),
 ];
@@ -238,4 +240,32 @@ fn running(l: &mut Lower, op: ReduceOp) -> Lowered {
     let shape = l.g.shape(x).clone();
     let value = l.g.op(Op::Cumulative { op, dim }, &[x], shape);
     l.store(Typed { value, dtype })
+}
+
+fn sorted(l: &mut Lower, dim: usize, descending: bool, k: i64) -> Lowered {
+    let x = l.tensor(0)?;
+    let sizes = one_if_scalar(&l.ty(0)?.sizes);
+    let x = l.g.reshape(x, &sizes);
+    let mut values = l.g.shape(x).clone();
+    values.sizes[dim] = k;
+    let indices = Shape { dtype: DType::I64, sizes: values.sizes.clone() };
+    let first = l.g.push(Op::Sort { dim, descending, k }, &[x], &[values, indices]);
+    l.store_value(first)?;
+    l.store_value(Value(first.0 + 1))
+}
+
+/// `(self, stable, dim, descending)`
+fn sort(l: &mut Lower) -> Lowered {
+    let sizes = one_if_scalar(&l.ty(0)?.sizes);
+    let dim = wrap_dim(l.int(2)?, sizes.len())?;
+    let descending = l.flag(3);
+    sorted(l, dim, descending, sizes[dim])
+}
+
+/// `(self, k, dim, largest, sorted)`: always sorted
+fn topk(l: &mut Lower) -> Lowered {
+    let sizes = one_if_scalar(&l.ty(0)?.sizes);
+    let dim = wrap_dim(l.int(2)?, sizes.len())?;
+    let (k, largest) = (l.int(1)?, l.flag(3));
+    sorted(l, dim, largest, k)
 }
