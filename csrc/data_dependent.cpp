@@ -70,6 +70,28 @@ at::Tensor& masked_select_out(const at::Tensor& self, const at::Tensor& mask, at
   return out.copy_(result);
 }
 
+// Counts per bin, of integers too. Equal bounds mean those of the data.
+at::Tensor histc(const at::Tensor& self, int64_t bins, const c10::Scalar& min, const c10::Scalar& max) {
+  TORCH_CHECK(bins > 0, "torch.histc: bins must be > 0");
+  double low = min.toDouble();
+  double high = max.toDouble();
+  if (low == high && self.numel() > 0) {
+    low = self.min().item().toDouble();
+    high = self.max().item().toDouble();
+  }
+  if (low == high) {
+    low -= 1;
+    high += 1;
+  }
+  TORCH_CHECK(std::isfinite(low) && std::isfinite(high), "range of [", low, ", ", high, "] is not finite");
+  TORCH_CHECK(low < high, "torch.histc: max must be larger than min");
+  const at::Tensor values = self.reshape(-1).to(self.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+  const at::Tensor inside = values.ge(low).logical_and_(values.le(high));
+  // The upper bound belongs to the last bin.
+  const at::Tensor bin = values.sub(low).div_(high - low).mul_(bins).floor_().clamp_(0, bins - 1).to(at::kLong);
+  return at::empty({bins}, self.options()).zero_().scatter_add_(0, bin.where(inside, 0), inside.to(self.scalar_type()));
+}
+
 bool equal(const at::Tensor& self, const at::Tensor& other) {
   TORCH_CHECK(self.device() == other.device(), "Expected all tensors to be on the same device, but found at least two "
               "devices, ", self.device(), " and ", other.device(), "! (when executing aten::equal)");
@@ -121,6 +143,7 @@ void register_data_dependent(torch::Library& aten) {
   aten.impl("nonzero.out", TORCH_FN(nonzero_out));
   aten.impl("masked_select", TORCH_FN(masked_select));
   aten.impl("masked_select.out", TORCH_FN(masked_select_out));
+  aten.impl("histc", TORCH_FN(histc));
   aten.impl("equal", TORCH_FN(equal));
   // Operators whose default kernel for unknown devices only refuses, or is less exact than the CPU's own.
   for (const char* name : {"convolution_overrideable", "convolution_backward_overrideable", "native_group_norm"}) {

@@ -122,6 +122,16 @@ void record_stream(at::Tensor& self, c10::Stream stream) {
   check(neuron_record_stream(self.storage().mutable_data(), stream.device_index(), static_cast<uint64_t>(stream.id())));
 }
 
+// Tensors of the host and of the device can take each other's place behind one TensorImpl: that is how Module.to() moves
+// parameters, which keeps tied weights tied and optimizers' references good.
+bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from) {
+  auto plain = [](const at::Tensor& t) {
+    return t.layout() == c10::kStrided && !t.is_quantized() &&
+        (t.device().type() == c10::DeviceType::CPU || t.device().type() == c10::DeviceType::PrivateUse1);
+  };
+  return plain(self) && plain(from);
+}
+
 } // namespace
 
 void register_factories(torch::Library& aten) {
@@ -138,6 +148,7 @@ void register_factories(torch::Library& aten) {
   aten.impl("set_.source_Storage_storage_offset", TORCH_FN(set_storage));
   aten.impl("set_.source_Tensor", TORCH_FN(at::native::set_tensor_));
   aten.impl("set_", TORCH_FN(set_empty));
+  aten.impl("_has_compatible_shallow_copy_type", TORCH_FN(has_compatible_shallow_copy_type));
   aten.impl("record_stream", TORCH_FN(record_stream));
 }
 

@@ -25,7 +25,7 @@ OPTIMIZERS = {
 def network():
     torch.manual_seed(0)
     return torch.nn.Sequential(
-        torch.nn.Linear(9, 17), torch.nn.Tanh(), torch.nn.Linear(17, 5, bias=False), torch.nn.LayerNorm(5)
+        torch.nn.Linear(9, 17), torch.nn.LayerNorm(17), torch.nn.Tanh(), torch.nn.Linear(17, 5, bias=False)
     )
 
 

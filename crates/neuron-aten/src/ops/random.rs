@@ -16,6 +16,7 @@ pub(super) const ROWS: &[Row] = &[
     (&["aten::random_.to"], |l| integers(l, Range::To)),
     (&["aten::random_.from"], |l| integers(l, Range::FromTo)),
     (&["aten::native_dropout"], dropout),
+    (&["aten::native_dropout_backward"], dropout_backward),
 ];
 
 /// The type random numbers for a tensor of this type are drawn in.
@@ -178,4 +179,16 @@ fn dropout(l: &mut Lower) -> Lowered {
     let value = l.g.select(kept, scaled, zero);
     l.store(Typed { value, dtype })?;
     l.store(Typed { value: kept, dtype: DType::Bool })
+}
+
+/// `(grad_output, mask, scale)`
+fn dropout_backward(l: &mut Lower) -> Lowered {
+    let dtype = l.ty(0)?.dtype;
+    let grad = l.operand(0, dtype)?;
+    let mask = l.tensor(1)?;
+    let scale = l.float_or(2, 1.0);
+    let scaled = l.with_constant(BinaryOp::Mul, grad, scale);
+    let zero = l.constant(dtype.compute(), 0.0);
+    let value = l.g.select(mask, scaled, zero);
+    l.store(Typed { value, dtype })
 }
