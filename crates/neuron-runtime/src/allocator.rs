@@ -88,7 +88,7 @@ impl Allocator {
         if let Some(address) = inner.blocks.allocate(stream as u16, rounded, size) {
             return Ok(address as *mut u8);
         }
-        if let Some(address) = self.grow(&mut inner, stream, rounded, size)? {
+        if let Some(address) = self.grow(&mut inner, stream, rounded, size) {
             return Ok(address as *mut u8);
         }
         inner.blocks.stats.num_alloc_retries += 1;
@@ -99,14 +99,14 @@ impl Allocator {
         if let Some(address) = inner.blocks.allocate(stream as u16, rounded, size) {
             return Ok(address as *mut u8);
         }
-        match self.grow(&mut inner, stream, rounded, size)? {
+        match self.grow(&mut inner, stream, rounded, size) {
             Some(address) => Ok(address as *mut u8),
             None => Err(self.out_of_memory(&mut inner, size)),
         }
     }
 
     /// Takes a segment from the system, if the capacity permits, and allocates from it.
-    fn grow(&self, inner: &mut Inner, stream: u32, size: usize, requested: usize) -> Result<Option<usize>, Error> {
+    fn grow(&self, inner: &mut Inner, stream: u32, size: usize, requested: usize) -> Option<usize> {
         for tight in [false, true] {
             let segment = inner.blocks.segment_size(size, tight);
             let reserved = inner.blocks.stats.reserved_bytes[0].current as usize;
@@ -114,14 +114,15 @@ impl Allocator {
                 continue;
             }
             let Some(address) = inner.blocks.claim(segment) else { continue };
-            if let Err(error) = space::commit(address, segment) {
+            if space::commit(address, segment).is_err() {
+                // The host has less than the device's capacity just now: no different from a full device.
                 inner.blocks.unclaim(address, segment);
-                return Err(error);
+                continue;
             }
             inner.blocks.add_segment(stream as u16, address, segment, size);
-            return Ok(inner.blocks.allocate(stream as u16, size, requested));
+            return inner.blocks.allocate(stream as u16, size, requested);
         }
-        Ok(None)
+        None
     }
 
     /// Returns unused memory to the system, after the device's work is done.

@@ -526,3 +526,142 @@ impl Blocks {
         trees.map(|key| key.0).max().unwrap_or(0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: usize = 1 << 40;
+    const SPACE: usize = 4 << 30;
+    const ANY: Tuning = Tuning { max_split_size: usize::MAX, max_non_split_rounding: 20 << 20 };
+
+    fn allocate(blocks: &mut Blocks, stream: u16, size: usize) -> usize {
+        let rounded = round(size).expect("small enough");
+        if let Some(address) = blocks.allocate(stream, rounded, size) {
+            return address;
+        }
+        let segment = blocks.segment_size(rounded, false);
+        let at = blocks.claim(segment).expect("the space suffices");
+        blocks.add_segment(stream, at, segment, rounded);
+        blocks.allocate(stream, rounded, size).expect("the segment suffices")
+    }
+
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, n: u64) -> u64 {
+            self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (self.0 >> 33) % n
+        }
+    }
+
+    /// Recounts what the statistics say from the table itself.
+    fn check(blocks: &Blocks) {
+        let live = || blocks.table.iter().filter(|b| b.state != State::Vacant);
+        for pool in [SMALL_POOL, LARGE_POOL] {
+            let of = |f: &dyn Fn(&Block) -> bool| {
+                let found: Vec<_> = live().filter(|b| b.pool as usize == pool && f(b)).collect();
+                (found.len() as i64, found.iter().map(|b| b.size as i64).sum::<i64>())
+            };
+            let s = &blocks.stats;
+            let is_free = |b: &Block| matches!(b.state, State::Free | State::Binned);
+            assert_eq!(of(&|b| b.state == State::Used), (s.allocation[pool].current, s.allocated_bytes[pool].current));
+            assert_eq!(of(&|b| !is_free(b)), (s.active[pool].current, s.active_bytes[pool].current));
+            let split = (s.inactive_split[pool].current, s.inactive_split_bytes[pool].current);
+            assert_eq!(of(&|b| is_free(b) && b.is_split()), split);
+            assert_eq!(of(&|_| true).1, s.reserved_bytes[pool].current);
+        }
+        let mut by_address: Vec<_> = live().map(|b| (b.address, b.size)).collect();
+        by_address.sort_unstable();
+        assert!(by_address.windows(2).all(|w| w[0].0 + w[0].1 <= w[1].0), "blocks overlap");
+        assert!(by_address.iter().all(|(address, _)| blocks.find(*address).is_some()));
+    }
+
+    #[test]
+    fn random_requests_never_overlap_and_everything_is_joined_in_the_end() {
+        for seed in 0..6 {
+            let mut random = Random(seed);
+            let mut blocks = Blocks::new(START, SPACE, 3, ANY);
+            let mut held: Vec<usize> = Vec::new();
+            let mut pending: Vec<u32> = Vec::new();
+            for i in 0..4000 {
+                match random.below(10) {
+                    0..5 => {
+                        let bits = if random.below(8) == 0 { 25 } else { 18 };
+                        let magnitude = 1 << random.below(bits);
+                        let size = 1 + random.below(magnitude) as usize;
+                        let address = allocate(&mut blocks, random.below(3) as u16, size);
+                        assert_eq!(address % STEP, 0);
+                        held.push(address);
+                    }
+                    5..9 if !held.is_empty() => {
+                        let address = held.swap_remove(random.below(held.len() as u64) as usize);
+                        if random.below(10) == 0 {
+                            assert!(blocks.record(address, 0, 2, false));
+                        }
+                        match blocks.free(address) {
+                            Freed::Now => {}
+                            Freed::After(id, users) => {
+                                assert_eq!(users[..], [(0, 2)]);
+                                pending.push(id);
+                            }
+                            Freed::Unknown => panic!("it was allocated"),
+                        }
+                        assert!(matches!(blocks.free(address), Freed::Unknown), "freed twice");
+                    }
+                    _ => pending.drain(..).for_each(|id| blocks.settle(id)),
+                }
+                if i % 200 == 0 {
+                    check(&blocks);
+                }
+            }
+            pending.drain(..).for_each(|id| blocks.settle(id));
+            for address in held {
+                assert!(matches!(blocks.free(address), Freed::Now));
+            }
+            check(&blocks);
+            for (address, size) in blocks.take_free_segments() {
+                blocks.unclaim(address, size);
+            }
+            assert!(blocks.table.iter().all(|b| b.state == State::Vacant));
+            assert_eq!(blocks.unmapped, BTreeMap::from([(START, SPACE)]));
+            assert_eq!(blocks.stats.reserved_bytes[0].current, 0);
+            assert_eq!(blocks.stats.num_device_alloc, blocks.stats.num_device_free);
+        }
+    }
+
+    #[test]
+    fn freed_small_blocks_are_the_next_of_their_size() {
+        let mut blocks = Blocks::new(START, SPACE, 1, ANY);
+        let (a, b) = (allocate(&mut blocks, 0, 100), allocate(&mut blocks, 0, 500));
+        blocks.free(a);
+        blocks.free(b);
+        assert_eq!(allocate(&mut blocks, 0, 512), b);
+        assert_eq!(allocate(&mut blocks, 0, 1), a);
+        assert_eq!(blocks.stats.allocated_bytes[0].current, 1024);
+        assert_eq!(blocks.stats.requested_bytes[0].current, 513);
+        assert_eq!(blocks.stats.requested_bytes[0].peak, 600);
+    }
+
+    #[test]
+    fn bins_are_joined_before_a_segment_is_added() {
+        let mut blocks = Blocks::new(START, SPACE, 1, ANY);
+        let small: Vec<usize> = (0..SLOTS).map(|_| allocate(&mut blocks, 0, STEP)).collect();
+        assert_eq!(blocks.stats.segment[0].current, 1);
+        small.into_iter().for_each(|a| drop(blocks.free(a)));
+        allocate(&mut blocks, 0, SMALL);
+        assert_eq!(blocks.stats.segment[0].current, 1);
+    }
+
+    #[test]
+    fn large_blocks_beyond_the_limit_are_not_split() {
+        let tuning = Tuning { max_split_size: 64 << 20, max_non_split_rounding: 8 << 20 };
+        let mut blocks = Blocks::new(START, SPACE, 1, tuning);
+        let a = allocate(&mut blocks, 0, 100 << 20);
+        blocks.free(a);
+        assert_ne!(allocate(&mut blocks, 0, 32 << 20), a, "a small request does not take it");
+        assert_ne!(allocate(&mut blocks, 0, 80 << 20), a, "it would waste too much");
+        assert_eq!(allocate(&mut blocks, 0, 96 << 20), a);
+        assert_eq!(blocks.stats.max_split_size, 64 << 20);
+    }
+}

@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::queue::{Launch, Queue, Work};
+use crate::space;
 use crate::sync::Arc;
 use neuron_compiler::Program;
 use neuron_ir::Scalar;
@@ -86,6 +87,8 @@ impl Queue {
     /// # Errors
     /// If the runtime is shut down; in blocking mode, also what the program or earlier work of the stream failed with.
     ///
+    /// Buffers are device addresses; under `NEURON_PROTECT_DEVICE_MEMORY=1` they are translated here.
+    ///
     /// # Safety
     /// The buffers fit the program and stay allocated until the stream has passed this point.
     pub unsafe fn launch(
@@ -97,6 +100,13 @@ impl Queue {
         op: &'static str,
         trace: Option<Box<str>>,
     ) -> Result<(), Error> {
+        let views: SmallVec<[*mut u8; 8]>;
+        let buffers = if space::is_protected() {
+            views = buffers.iter().map(|b| space::host_view(*b)).collect();
+            &views[..]
+        } else {
+            buffers
+        };
         let blocking = is_blocking();
         if (blocking || program.cost() < INLINE_COST) && self.begin_inline(stream) {
             // SAFETY: the caller's contract.

@@ -25,6 +25,8 @@ pub mod error;
 pub mod event;
 pub mod executor;
 pub mod interrupt;
+#[cfg(all(test, loom))]
+mod model;
 pub mod pinned;
 pub mod queue;
 pub mod space;

@@ -27,7 +27,6 @@ use crate::sync::{self, Arc, AtomicBool, AtomicU64, Condvar, JoinHandle, Mutex, 
 use neuron_compiler::Program;
 use neuron_ir::Scalar;
 use smallvec::SmallVec;
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -129,11 +128,6 @@ impl fmt::Debug for Queue {
     }
 }
 
-thread_local! {
-    /// The queue whose work this thread runs.
-    static RUNNING: Cell<*const Queue> = const { Cell::new(std::ptr::null()) };
-}
-
 impl Queue {
     /// The queue of a device, idle.
     pub fn new(device: i32, streams: u32) -> Arc<Queue> {
@@ -173,13 +167,13 @@ impl Queue {
         if self.state.compare_exchange(0, busy, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return false;
         }
-        RUNNING.set(self);
+        sync::set_running(self.identity());
         true
     }
 
     /// Gives the baton back.
     pub(crate) fn end_inline(&self, stream: u32) {
-        RUNNING.set(std::ptr::null());
+        sync::set_running(0);
         let busy = BATON | INLINE | u64::from(stream) << STREAM_SHIFT;
         if self.state.fetch_sub(busy, Ordering::Release) & ITEMS != 0 {
             self.hand_over();
@@ -286,7 +280,11 @@ impl Queue {
 
     /// True if the calling thread runs work of this device: it cannot wait for the device.
     pub(crate) fn is_running_here(&self) -> bool {
-        std::ptr::eq(RUNNING.get(), self)
+        sync::running() == self.identity()
+    }
+
+    fn identity(&self) -> usize {
+        std::ptr::from_ref(self) as usize
     }
 
     /// Waits until what the stream has now is done.
@@ -470,9 +468,9 @@ impl Queue {
 
     /// Runs a batch that was taken with the baton, and gives the baton back.
     fn execute(self: &Arc<Self>, stream: u32, batch: &mut Vec<Work>) {
-        let outer = RUNNING.replace(&raw const **self);
+        let outer = sync::set_running(self.identity());
         crate::executor::execute_batch(self, stream, batch);
-        RUNNING.set(outer);
+        sync::set_running(outer);
         let mut inner = self.inner.lock();
         let left = std::mem::take(&mut inner.streams[stream as usize].running);
         let before = self.state.fetch_sub(left * ITEM + BATON, Ordering::Release);

@@ -5,6 +5,7 @@
 #[cfg(not(loom))]
 mod primitives {
     pub(crate) use parking_lot::{Condvar, Mutex};
+    use std::cell::Cell;
     pub(crate) use std::sync::Arc;
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use std::time::Duration;
@@ -22,13 +23,29 @@ mod primitives {
     pub(crate) fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
         std::thread::Builder::new().name(name).spawn(body)
     }
+
+    thread_local! {
+        static RUNNING: Cell<usize> = const { Cell::new(0) };
+    }
+
+    /// Notes which queue's work the calling thread runs; returns what it ran before.
+    pub(crate) fn set_running(queue: usize) -> usize {
+        RUNNING.replace(queue)
+    }
+
+    /// Which queue's work the calling thread runs; 0: none's.
+    pub(crate) fn running() -> usize {
+        RUNNING.get()
+    }
 }
 
 #[cfg(loom)]
 mod primitives {
-    pub(crate) use loom::sync::Arc;
+    // Receivers of type `&Arc<Self>` exist for this one only; loom's would check reference counts, which is not at stake.
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use std::cell::Cell;
     use std::ops::{Deref, DerefMut};
+    pub(crate) use std::sync::Arc;
     use std::time::Duration;
 
     pub(crate) use loom::thread::JoinHandle;
@@ -42,6 +59,18 @@ mod primitives {
 
     pub(crate) fn spawn(_name: String, body: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
         Ok(loom::thread::spawn(body))
+    }
+
+    loom::thread_local! {
+        static RUNNING: Cell<usize> = Cell::new(0);
+    }
+
+    pub(crate) fn set_running(queue: usize) -> usize {
+        RUNNING.with(|r| r.replace(queue))
+    }
+
+    pub(crate) fn running() -> usize {
+        RUNNING.with(Cell::get)
     }
 
     #[derive(Debug, Default)]
