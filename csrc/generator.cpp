@@ -23,7 +23,8 @@ struct PhiloxState final : c10::intrusive_ptr_target {
 };
 
 struct NeuronGenerator final : c10::GeneratorImpl {
-  explicit NeuronGenerator(c10::DeviceIndex device, c10::intrusive_ptr<PhiloxState> state = c10::make_intrusive<PhiloxState>())
+  explicit NeuronGenerator(
+      c10::DeviceIndex device, c10::intrusive_ptr<PhiloxState> state = c10::make_intrusive<PhiloxState>())
       : c10::GeneratorImpl(
             c10::Device(c10::DeviceType::PrivateUse1, device), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)),
         state_(std::move(state)) {}
@@ -98,15 +99,16 @@ struct NeuronGenerator final : c10::GeneratorImpl {
 
   void philox_state(uint64_t increment, at::Tensor& seed, at::Tensor& offset, at::Tensor& intragraph) override {
     const auto [s, o] = reserve(increment);
-    seed.fill_(static_cast<int64_t>(s));
-    offset.fill_(static_cast<int64_t>(o));
-    intragraph.fill_(0);
+    const auto word = [](uint64_t bits) { return at::full({1}, static_cast<int64_t>(bits), at::kLong); };
+    seed = word(s);
+    offset = word(o);
+    intragraph = word(0);
   }
 
   std::pair<uint64_t, uint64_t> reserve(uint64_t increment) {
     const std::lock_guard lock(state_->mutex);
     const uint64_t offset = state_->offset;
-    state_->offset += (increment + block - 1) / block * block;
+    state_->offset += (increment / block + (increment % block != 0)) * block;
     return {state_->seed, offset};
   }
 

@@ -127,11 +127,11 @@ struct NeuronGuardImpl final : c10::impl::DeviceGuardImplInterface {
 
   // --- events ---
 
-  void record(void** event, const c10::Stream& stream, const c10::DeviceIndex index, const c10::EventFlag flag)
-      const override {
+  void record(
+      void** event, const c10::Stream& stream, const c10::DeviceIndex index, const c10::EventFlag flag) const override {
     TORCH_CHECK(
-        index == -1 || index == stream.device_index(),
-        "Event of device neuron:", static_cast<int>(index), " cannot be recorded on a stream of ", stream.device());
+        index == -1 || index == stream.device_index(), "Event of device neuron:", static_cast<int>(index),
+        " cannot be recorded on a stream of ", stream.device());
     if (*event == nullptr) {
       NeuronEvent* created = nullptr;
       check(neuron_event_create(stream.device_index(), flag == c10::EventFlag::BACKEND_DEFAULT, &created));
@@ -161,7 +161,8 @@ struct NeuronGuardImpl final : c10::impl::DeviceGuardImplInterface {
   }
 
   double elapsedTime(void* start, void* end, const c10::DeviceIndex) const override {
-    TORCH_CHECK(start != nullptr && end != nullptr, "Both events must be recorded before the time between them is known");
+    TORCH_CHECK(
+        start != nullptr && end != nullptr, "Both events must be recorded before the time between them is known");
     double milliseconds = 0;
     check_waiting([&] {
       return neuron_event_elapsed(static_cast<NeuronEvent*>(start), static_cast<NeuronEvent*>(end), &milliseconds);

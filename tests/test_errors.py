@@ -23,7 +23,7 @@ def test_index_errors_surface_at_the_next_synchronization_once():
 
 def test_embedding_out_of_range():
     table = torch.randn(10, 4).to("neuron")
-    with pytest.raises((IndexError, RuntimeError), match="index|range"):
+    with pytest.raises((IndexError, RuntimeError), match=r"index|range"):
         torch.nn.functional.embedding(torch.tensor([0, 10], device="neuron"), table).cpu()
     neuron.synchronize()
     assert works()
@@ -32,13 +32,13 @@ def test_embedding_out_of_range():
 def test_shape_errors_are_pytorchs_and_immediate():
     with pytest.raises(RuntimeError, match="must match the size of tensor"):
         torch.ones(3, device="neuron") + torch.ones(4, device="neuron")
-    with pytest.raises(RuntimeError, match="mat1 and mat2|inner"):
+    with pytest.raises(RuntimeError, match=r"mat1 and mat2|inner"):
         torch.ones(2, 3, device="neuron") @ torch.ones(2, 3, device="neuron")
     assert works()
 
 
 def test_tensors_on_different_devices():
-    with pytest.raises(RuntimeError, match="same device.*neuron:0 and neuron:1|same device"):
+    with pytest.raises(RuntimeError, match="same device"):
         torch.ones(3, device="neuron:0") + torch.ones(3, device="neuron:1")
     with pytest.raises(RuntimeError, match="same device"):
         torch.ones(3, device="neuron") + torch.ones(3)
@@ -101,15 +101,6 @@ def test_nonsense_in_the_environment_names_the_variable(run_python):
 def test_pinning_device_tensors():
     with pytest.raises(RuntimeError, match="pin"):
         torch.ones(3, device="neuron").pin_memory()
-
-
-def test_addresses_that_are_not_the_devices():
-    with pytest.raises(RuntimeError, match="not neuron device memory|DLPack|device"):
-        torch._C._from_dlpack if False else _raise_from_blob()
-
-
-def _raise_from_blob():
-    raise RuntimeError("not neuron device memory")
 
 
 def test_sparse_and_quantized_tensors_are_refused_clearly():

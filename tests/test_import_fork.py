@@ -171,7 +171,8 @@ def test_data_loader_workers_forked_after_first_use(run_python):
         import torch
         torch.ones(1, device="neuron")
         data = torch.utils.data.TensorDataset(torch.arange(8.0))
-        loader = torch.utils.data.DataLoader(data, batch_size=2, num_workers=2, pin_memory=True, multiprocessing_context="fork")
+        options = dict(batch_size=2, num_workers=2, pin_memory=True, multiprocessing_context="fork")
+        loader = torch.utils.data.DataLoader(data, **options)
         print(sum(batch.to("neuron").sum().item() for (batch,) in loader))
     """
     assert run_python(program) == "28.0"

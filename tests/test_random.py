@@ -1,5 +1,6 @@
 """The generators of the devices: Philox, 16 bytes of state, seed and offset as CUDA's."""
 
+import itertools
 import struct
 import threading
 
@@ -30,7 +31,7 @@ def test_drawing_moves_the_offset_by_multiples_of_four():
         torch.rand(size, device="neuron")
         offsets.append(generator.get_offset())
     assert offsets[0] == 0
-    assert all(b > a and b % 4 == 0 for a, b in zip(offsets, offsets[1:], strict=False))
+    assert all(b > a and b % 4 == 0 for a, b in itertools.pairwise(offsets))
     assert generator.initial_seed() == 1
 
 
@@ -149,7 +150,7 @@ def test_philox_state():
 
 
 def test_a_cpu_generator_is_refused():
-    with pytest.raises(RuntimeError, match="Expected a 'neuron' device type for generator|generator"):
+    with pytest.raises(RuntimeError, match="generator"):
         torch.rand(3, device="neuron", generator=torch.Generator())
 
 

@@ -50,7 +50,7 @@ def test_cpu_tensors_load_onto_the_device():
 
 def test_a_device_that_does_not_exist():
     tensor = torch.ones(3, device="neuron")
-    with pytest.raises(RuntimeError, match="out of range|device_count"):
+    with pytest.raises(RuntimeError, match=r"out of range|device_count"):
         save_and_load(tensor, map_location="neuron:17")
 
 
@@ -70,7 +70,11 @@ def test_strides_survive():
 
 
 def test_empty_and_scalar_tensors():
-    for tensor in (torch.empty(0, device="neuron"), torch.empty(2, 0, device="neuron"), torch.tensor(3.5, device="neuron")):
+    for tensor in (
+        torch.empty(0, device="neuron"),
+        torch.empty(2, 0, device="neuron"),
+        torch.tensor(3.5, device="neuron"),
+    ):
         loaded = save_and_load(tensor)
         assert loaded.shape == tensor.shape
         assert loaded.device == tensor.device

@@ -31,9 +31,7 @@ def test_streams_are_torch_streams():
 
 def test_equality_hash_and_reconstruction():
     stream = neuron.Stream()
-    again = neuron.Stream(
-        stream_id=stream.stream_id, device_index=stream.device_index, device_type=stream.device_type
-    )
+    again = neuron.Stream(stream_id=stream.stream_id, device_index=stream.device_index, device_type=stream.device_type)
     assert stream == again
     assert hash(stream) == hash(again)
     assert stream != neuron.default_stream()
@@ -161,7 +159,7 @@ def test_an_event_that_was_never_recorded():
     event.wait()
     event.synchronize()
     assert "neuron" in repr(event)
-    assert event.device is None or event.device.type == "neuron"
+    assert event.device == torch.device("neuron")
     with pytest.raises(RuntimeError, match="recorded"):
         neuron.Event(enable_timing=True).elapsed_time(neuron.Event(enable_timing=True))
 

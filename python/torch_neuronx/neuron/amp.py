@@ -1,4 +1,4 @@
-"""Mixed precision under the older names; ``torch.autocast("neuron")`` and ``torch.amp.GradScaler("neuron")`` are the same."""
+"""Mixed precision under the older names of ``torch.autocast("neuron")`` and ``torch.amp.GradScaler("neuron")``."""
 
 import functools
 

@@ -45,7 +45,10 @@ def get_rng_state_all() -> list[torch.Tensor]:
 
 
 def set_rng_state(new_state: torch.Tensor, device: torch.types.Device = "neuron") -> None:
-    """Sets the state of a device's generator. 8 bytes set the seed and an offset of 0; ``RuntimeError`` for other sizes."""
+    """Sets the state of a device's generator.
+
+    8 bytes set the seed and an offset of 0; ``RuntimeError`` for other sizes.
+    """
     state = new_state.to("cpu").clone(memory_format=torch.contiguous_format)
     _generator(_get_device_index(device, optional=True)).set_state(state)
 

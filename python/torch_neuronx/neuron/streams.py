@@ -62,7 +62,7 @@ class Event(torch.Event):
         blocking: accepted for compatibility; waiting always parks the thread after a short spin.
         interprocess: not supported, ``ValueError``.
 
-    An event belongs to the device it is first recorded on; ``device`` is ``None`` before.
+    An event belongs to the device it is first recorded on; before, its ``device`` has no index.
     """
 
     def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> "Event":

@@ -17,7 +17,7 @@ def get_model_name() -> str:
 
 
 def get_rank() -> int:
-    """The rank of this process: of the process group if there is one, else what the launcher set in ``RANK``, else 0."""
+    """The rank of this process in the process group, or what the launcher set in ``RANK``, or 0."""
     from torch import distributed
 
     if distributed.is_available() and distributed.is_initialized():
