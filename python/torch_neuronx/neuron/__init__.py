@@ -1,18 +1,15 @@
 """``torch.neuron``: devices, streams, memory and random numbers, under the names that ``torch.cuda`` made common.
 
 A device is a logical NeuronCore. Functions that take a ``device`` accept an index, ``"neuron:1"``, a ``torch.device``
-or ``None`` for the current device, and raise ``ValueError`` for a device of another type and ``RuntimeError`` for an index
-that does not exist. Asking (``is_available``, ``device_count``, ``current_device``) starts nothing.
+or ``None`` for the current device. They raise ``ValueError`` for a device of another type and ``RuntimeError`` for an
+index that does not exist. Asking (``is_available``, ``device_count``, ``current_device``) starts nothing.
 """
 
-from torch_neuronx.neuron import _utils as _utils, amp, memory, random, streams
+from torch_neuronx.neuron import _utils as _utils
+from torch_neuronx.neuron import amp, memory, random, streams
 from torch_neuronx.neuron._utils import _get_device_index as _get_device_index
 from torch_neuronx.neuron.devices import (
     NeuronDeviceProperties,
-    _exchange_device as _exchange_device,
-    _is_in_bad_fork as _is_in_bad_fork,
-    _lazy_init as _lazy_init,
-    _maybe_exchange_device as _maybe_exchange_device,
     current_device,
     device,
     device_count,
@@ -27,6 +24,18 @@ from torch_neuronx.neuron.devices import (
     is_initialized,
     is_neuron_runtime_initialized,
     set_device,
+)
+from torch_neuronx.neuron.devices import (
+    _exchange_device as _exchange_device,
+)
+from torch_neuronx.neuron.devices import (
+    _is_in_bad_fork as _is_in_bad_fork,
+)
+from torch_neuronx.neuron.devices import (
+    _lazy_init as _lazy_init,
+)
+from torch_neuronx.neuron.devices import (
+    _maybe_exchange_device as _maybe_exchange_device,
 )
 from torch_neuronx.neuron.memory import (
     empty_cache,
