@@ -8,7 +8,7 @@
 #   make setup         .venv with the package and everything the other targets need
 #   make lint          rustfmt, clippy, ruff, clang-format: warnings are errors
 #   make format        rewrites the sources as lint wants them
-#   make sanitize      Rust tests under loom, Miri or a sanitizer, as far as the toolchain has them
+#   make sanitize      the launch queue under loom's model checker; memory under the address sanitizer
 #   make bench         speed against PyTorch's CPU backend          (ARGS='--only mm')
 #   make conformance   every ATen operator and model architecture   (ARGS='--ops softmax', MODEL_ARGS=...)
 #   make lock          resolves requirements.txt anew into requirements.lock
@@ -68,7 +68,7 @@ test-rust: $(VENV)/.installed
 	cargo test $(addprefix --package ,$(RUST_CRATES))
 
 test-python: $(VENV)/.built
-	$(RUN) -m pytest $(ARGS)
+	$(RUN) -m pytest --timeout 300 $(ARGS)
 
 lint: $(VENV)/.installed
 	cargo fmt --all --check
@@ -83,9 +83,13 @@ format: $(VENV)/.installed
 	ruff format .
 	$(if $(CXX_SOURCES),clang-format -i $(CXX_SOURCES))
 
-# Loom explores every interleaving of the launch queue and the events.
+# Loom explores the interleavings of the launch queue and the events. A nightly toolchain, where there is one, adds the
+# address sanitizer.
 sanitize:
-	RUSTFLAGS='--cfg loom' cargo test --release --package neuron-runtime --lib loom --target-dir target/loom
+	RUSTFLAGS='--cfg loom' cargo test --release --package neuron-runtime --target-dir target/loom --lib
+	@if ! cargo +nightly --version >/dev/null 2>&1; then echo 'no nightly toolchain: the address sanitizer is left out'; \
+	else set -x; RUSTFLAGS=-Zsanitizer=address cargo +nightly test --target-dir target/asan --lib --tests \
+		--target "$$(rustc -vV | sed -n 's/^host: //p')" --package neuron-ir --package neuron-runtime; fi
 
 define shared_tool
 	@test -e $(SHARED)/$(1) || { echo 'make $@ runs $(SHARED)/$(1), which is not here: say where it is with SHARED=folder'; exit 1; }
