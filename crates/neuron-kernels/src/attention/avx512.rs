@@ -1,12 +1,16 @@
 //! The block operations with AVX-512.
 
-use super::real::{Init, LANES, Running, Strided};
+use super::real::{DenseRows, Init, LANES, Running, Scale, Strided};
+use neuron_ir::DType;
 use std::arch::x86_64::*;
 
 /// True where the processor has the instructions that this module needs.
 #[inline]
 pub(super) fn available() -> bool {
-    is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512dq")
+    is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vl")
 }
 
 /// The lowest `n` lanes.
@@ -17,7 +21,7 @@ fn lanes(n: usize) -> __mmask16 {
 
 /// `e^x`, at most 1 ulp off; the polynomial of the portable form, with one rounding fewer per step.
 #[inline]
-#[target_feature(enable = "avx512f,avx512dq")]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl")]
 fn exp(x: __m512) -> __m512 {
     let c = _mm512_set1_ps;
     // The second operand is what a comparison with NaN returns.
@@ -38,7 +42,7 @@ fn exp(x: __m512) -> __m512 {
 
 /// See [`Real::gemm`](super::real::Real::gemm).
 #[expect(clippy::too_many_arguments, reason = "the operands of a matrix product")]
-#[target_feature(enable = "avx512f,avx512dq")]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl")]
 pub(super) unsafe fn gemm(
     m: usize,
     n: usize,
@@ -91,7 +95,7 @@ struct Panel {
 
 impl Panel {
     #[inline]
-    #[target_feature(enable = "avx512f,avx512dq")]
+    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl")]
     unsafe fn rows<const DENSE: bool>(&self, m: usize, vectors: usize, a: Strided<f32>) {
         // SAFETY: the caller's contract.
         unsafe {
@@ -105,7 +109,7 @@ impl Panel {
     }
 
     #[inline]
-    #[target_feature(enable = "avx512f,avx512dq")]
+    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl")]
     unsafe fn columns<const DENSE: bool, const N: usize, const M: usize>(&self, m: usize, a: Strided<f32>) {
         let mut row = 0;
         while row < m {
@@ -124,7 +128,7 @@ impl Panel {
     }
 
     /// `M` rows by `N` vectors, all in registers; returns `M`.
-    #[target_feature(enable = "avx512f,avx512dq")]
+    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl")]
     unsafe fn block<const DENSE: bool, const N: usize, const M: usize>(&self, a: Strided<f32>, c: *mut f32) -> usize {
         let mask = |v: usize| if v + 1 == N { self.last } else { !0 };
         let mut acc = [[_mm512_setzero_ps(); N]; M];
@@ -177,7 +181,7 @@ impl Panel {
 }
 
 /// See [`Real::softmax`](super::real::Real::softmax).
-#[target_feature(enable = "avx512f,avx512dq")]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl")]
 pub(super) unsafe fn softmax(tile: *mut f32, keys: usize, width: usize, running: Running<f32>) {
     for column in (0..width).step_by(LANES) {
         // SAFETY: `width` is a multiple of `LANES`.
@@ -227,7 +231,7 @@ pub(super) unsafe fn softmax(tile: *mut f32, keys: usize, width: usize, running:
 }
 
 /// See [`Real::softmax_backward`](super::real::Real::softmax_backward).
-#[target_feature(enable = "avx512f,avx512dq")]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl")]
 pub(super) unsafe fn softmax_backward(
     scores: *mut f32,
     grads: *mut f32,
@@ -259,20 +263,24 @@ pub(super) unsafe fn softmax_backward(
 }
 
 /// See [`Real::transpose`](super::real::Real::transpose).
-#[target_feature(enable = "avx512f,avx512dq")]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl")]
 pub(super) unsafe fn transpose(
     src: impl Fn(usize) -> *const f32,
     rows: usize,
     padded: usize,
     cols: usize,
     dst: impl Fn(usize) -> *mut f32,
-    scale: f32,
+    scale: Scale<f32>,
 ) {
-    let scale = _mm512_set1_ps(scale);
     for row in (0..padded).step_by(LANES) {
         let width = lanes(padded - row);
         for col in (0..cols).step_by(LANES) {
             let mask = lanes(cols - col);
+            let scale = match scale {
+                Scale::Uniform(by) => _mm512_set1_ps(by),
+                // SAFETY: one factor per column.
+                Scale::Columns(by) => unsafe { _mm512_maskz_loadu_ps(mask, by.add(col)) },
+            };
             let mut block = [_mm512_setzero_ps(); LANES];
             for (i, line) in block.iter_mut().enumerate().take(rows.saturating_sub(row)) {
                 // SAFETY: a row below `rows`, masked to its columns.
@@ -289,7 +297,7 @@ pub(super) unsafe fn transpose(
 }
 
 #[inline]
-#[target_feature(enable = "avx512f,avx512dq")]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl")]
 fn transposed(r: [__m512; 16]) -> [__m512; 16] {
     let zero = _mm512_setzero_ps();
     let mut pairs = [zero; 16];
@@ -323,7 +331,7 @@ fn transposed(r: [__m512; 16]) -> [__m512; 16] {
 
 /// Lane `i` of the result is the sum of the lanes of vector `i`.
 #[inline]
-#[target_feature(enable = "avx512f,avx512dq")]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl")]
 fn sums(v: [__m512; 16]) -> __m512 {
     let zero = _mm512_setzero_ps();
     let mut fours = [zero; 4];
@@ -341,20 +349,72 @@ fn sums(v: [__m512; 16]) -> __m512 {
     fold(fold(fours[0], fours[1]), fold(fours[2], fours[3]))
 }
 
+/// A type whose vectors widen to `f32` on the way from memory.
+trait Widen {
+    /// The lanes of `mask` from `from[at]` on, zeros elsewhere.
+    unsafe fn load(from: *const u8, at: usize, mask: __mmask16) -> __m512;
+}
+
+struct F32;
+struct BF16;
+struct F16;
+
+impl Widen for F32 {
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl")]
+    unsafe fn load(from: *const u8, at: usize, mask: __mmask16) -> __m512 {
+        // SAFETY: the caller's contract.
+        unsafe { _mm512_maskz_loadu_ps(mask, from.cast::<f32>().add(at)) }
+    }
+}
+
+impl Widen for BF16 {
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl")]
+    unsafe fn load(from: *const u8, at: usize, mask: __mmask16) -> __m512 {
+        // SAFETY: the caller's contract.
+        let half = unsafe { _mm256_maskz_loadu_epi16(mask, from.cast::<i16>().add(at)) };
+        _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(half)))
+    }
+}
+
+impl Widen for F16 {
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl")]
+    unsafe fn load(from: *const u8, at: usize, mask: __mmask16) -> __m512 {
+        // SAFETY: the caller's contract.
+        _mm512_cvtph_ps(unsafe { _mm256_maskz_loadu_epi16(mask, from.cast::<i16>().add(at)) })
+    }
+}
+
 /// See [`Real::dots`](super::real::Real::dots).
-#[target_feature(enable = "avx512f,avx512dq")]
-pub(super) unsafe fn dots(a: *const f32, len: usize, b: *const f32, ldb: usize, rows: usize, dst: *mut f32) {
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl")]
+pub(super) unsafe fn dots(a: *const f32, len: usize, b: DenseRows, rows: usize, dst: *mut f32) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        match b.dtype {
+            DType::BF16 => dots_of::<BF16>(a, len, b, rows, dst),
+            DType::F16 => dots_of::<F16>(a, len, b, rows, dst),
+            _ => dots_of::<F32>(a, len, b, rows, dst),
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl")]
+unsafe fn dots_of<W: Widen>(a: *const f32, len: usize, b: DenseRows, rows: usize, dst: *mut f32) {
+    let size = b.dtype.size();
     for row in (0..rows).step_by(LANES) {
         let mut acc = [_mm512_setzero_ps(); LANES];
         // A row behind the end repeats the last one.
-        let line: [*const f32; LANES] = std::array::from_fn(|i| b.wrapping_add((row + i).min(rows - 1) * ldb));
+        let line: [*const u8; LANES] =
+            std::array::from_fn(|i| b.ptr.wrapping_add((row + i).min(rows - 1) * b.ld * size));
         for i in (0..len).step_by(LANES) {
             let mask = lanes(len - i);
             // SAFETY: rows below `rows`, masked to `len`.
             unsafe {
                 let left = _mm512_maskz_loadu_ps(mask, a.add(i));
                 for (acc, line) in acc.iter_mut().zip(line) {
-                    *acc = _mm512_fmadd_ps(left, _mm512_maskz_loadu_ps(mask, line.add(i)), *acc);
+                    *acc = _mm512_fmadd_ps(left, W::load(line, i, mask), *acc);
                 }
             }
         }
@@ -363,8 +423,77 @@ pub(super) unsafe fn dots(a: *const f32, len: usize, b: *const f32, ldb: usize, 
     }
 }
 
+/// See [`Real::weigh`](super::real::Real::weigh).
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl")]
+pub(super) unsafe fn weigh(
+    weights: *const f32,
+    ldw: usize,
+    count: usize,
+    b: DenseRows,
+    rows: usize,
+    len: usize,
+    dst: *mut f32,
+) {
+    let mut done = 0;
+    while done < count {
+        // SAFETY: rows of weights below `count`.
+        unsafe {
+            let (weights, dst) = (weights.add(done * ldw), dst.add(done * len));
+            let pair = count - done >= 2;
+            match (b.dtype, pair) {
+                (DType::BF16, true) => weigh_of::<BF16, 2>(weights, ldw, b, rows, len, dst),
+                (DType::BF16, false) => weigh_of::<BF16, 1>(weights, ldw, b, rows, len, dst),
+                (DType::F16, true) => weigh_of::<F16, 2>(weights, ldw, b, rows, len, dst),
+                (DType::F16, false) => weigh_of::<F16, 1>(weights, ldw, b, rows, len, dst),
+                (_, true) => weigh_of::<F32, 2>(weights, ldw, b, rows, len, dst),
+                (_, false) => weigh_of::<F32, 1>(weights, ldw, b, rows, len, dst),
+            }
+            done += if pair { 2 } else { 1 };
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl")]
+unsafe fn weigh_of<W: Widen, const M: usize>(
+    weights: *const f32,
+    ldw: usize,
+    b: DenseRows,
+    rows: usize,
+    len: usize,
+    dst: *mut f32,
+) {
+    const VECTORS: usize = 4;
+    let size = b.dtype.size();
+    for column in (0..len).step_by(VECTORS * LANES) {
+        let mask: [__mmask16; VECTORS] = std::array::from_fn(|v| lanes(len.saturating_sub(column + v * LANES)));
+        // Even and odd rows have sums of their own, for as many additions in flight as the processor can have.
+        let mut acc = [[[_mm512_setzero_ps(); VECTORS]; M]; 2];
+        // SAFETY: rows below `rows`, masked to `len`.
+        unsafe {
+            for row in 0..rows {
+                let line = b.ptr.add(row * b.ld * size);
+                let acc = &mut acc[row % 2];
+                for v in 0..VECTORS {
+                    let right = W::load(line, column + v * LANES, mask[v]);
+                    for (m, acc) in acc.iter_mut().enumerate() {
+                        acc[v] = _mm512_fmadd_ps(_mm512_set1_ps(*weights.add(m * ldw + row)), right, acc[v]);
+                    }
+                }
+            }
+            for m in 0..M {
+                for v in 0..VECTORS {
+                    let to = dst.wrapping_add(m * len + column + v * LANES);
+                    let sum = _mm512_add_ps(acc[0][m][v], acc[1][m][v]);
+                    let old = _mm512_maskz_loadu_ps(mask[v], to);
+                    _mm512_mask_storeu_ps(to, mask[v], _mm512_add_ps(old, sum));
+                }
+            }
+        }
+    }
+}
+
 /// See [`Real::exp_sum`](super::real::Real::exp_sum).
-#[target_feature(enable = "avx512f,avx512dq")]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl")]
 pub(super) unsafe fn exp_sum(scores: *mut f32, len: usize, max: f32) -> f32 {
     let max = _mm512_set1_ps(max);
     let mut total = _mm512_setzero_ps();

@@ -5,8 +5,8 @@ use super::bias_gradient::BiasGradient;
 use super::convert::{store_rows, store_transposed};
 use super::forward::random_state;
 use super::gradient_tile::{Inputs, Sources, Tile};
-use super::problem::{KEYS, Operand, Problem, QUERIES};
-use super::real::{Init, Real, Strided};
+use super::problem::{Operand, Problem, QUERIES};
+use super::real::{Init, Real, Scale, Strided};
 use super::scratch::{self, Scratch};
 use crate::{Kernel, KernelError, pool};
 use neuron_ir::{DType, Scalar, TensorType};
@@ -166,20 +166,26 @@ impl AttentionBackward {
                     }
                     self.inputs.load(&launch.sources, &block, &tile);
                     std::slice::from_raw_parts_mut(grad_q, e * width).fill(T::ZERO);
-                    for first in (share.keys.start..end).step_by(KEYS) {
-                        let keys = KEYS.min(end - first);
-                        let k = self.inputs.compute(&launch.sources, &block, first, keys, &tile);
+                    let mut first = share.keys.start;
+                    while first < end {
+                        let keys = problem.keys(&block, first, end);
+                        let skipped = problem.skipped(&block, first);
+                        let k = self.inputs.compute(&launch.sources, &block, skipped, first, keys, &tile);
+                        let (rows, seen) = (rows - skipped, width - skipped);
                         if share.keys_wanted {
                             let at = first - share.keys.start;
-                            let left = |ptr: *mut T| Strided { ptr: ptr.cast_const(), row: width as isize, col: 1 };
+                            let left = |ptr: *mut T| Strided { ptr: ptr.cast_const(), row: seen as isize, col: 1 };
                             let (weights, grads) = (left(tile.weights), left(tile.score_grads));
-                            T::gemm(keys, ev, rows, weights, tile.grad_rows, ev, grad_v.add(at * ev), ev, Init::Keep);
-                            T::gemm(keys, e, rows, grads, tile.query_rows, e, grad_k.add(at * e), e, Init::Keep);
+                            let right = tile.grad_rows.add(skipped * ev);
+                            T::gemm(keys, ev, rows, weights, right, ev, grad_v.add(at * ev), ev, Init::Keep);
+                            let right = tile.query_rows.add(skipped * e);
+                            T::gemm(keys, e, rows, grads, right, e, grad_k.add(at * e), e, Init::Keep);
                         }
                         if share.queries_wanted {
-                            let k = k.transposed();
-                            T::gemm(e, width, keys, k, tile.score_grads, width, grad_q, width, Init::Keep);
+                            let (k, to) = (k.transposed(), grad_q.add(skipped));
+                            T::gemm(e, seen, keys, k, tile.score_grads, seen, to, width, Init::Keep);
                         }
+                        first += keys;
                     }
                     if share.queries_wanted {
                         store_transposed(
@@ -188,7 +194,7 @@ impl AttentionBackward {
                             width,
                             e,
                             rows,
-                            T::from_f64(problem.options.scale),
+                            Scale::Uniform(T::from_f64(problem.options.scale)),
                             |row| self.grad_q.at(launch.grad_q, block.index(row)),
                             tile.staging,
                         );

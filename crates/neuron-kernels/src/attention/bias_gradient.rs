@@ -93,7 +93,7 @@ impl BiasGradient {
                                 let end = problem.visible(&block).min((chunk + 1) * CHUNK);
                                 for first in (chunk * CHUNK..end).step_by(KEYS) {
                                     let keys = KEYS.min(end - first);
-                                    inputs.compute(sources, &block, first, keys, &tile);
+                                    inputs.compute(sources, &block, 0, first, keys, &tile);
                                     let grads = std::slice::from_raw_parts(tile.score_grads, keys * block.width());
                                     let acc = acc[first % CHUNK * QUERIES..].chunks_mut(QUERIES);
                                     for (acc, grads) in acc.zip(grads.chunks(block.width())) {

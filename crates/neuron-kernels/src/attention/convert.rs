@@ -1,7 +1,7 @@
 //! Rows between the tensors' element types and the accumulators' type.
 
 use super::problem::Operand;
-use super::real::{Real, Strided};
+use super::real::{DenseRows, Real, Scale, Strided};
 use crate::simd::vectorized;
 use half::f16;
 use neuron_ir::DType;
@@ -149,7 +149,7 @@ pub(super) unsafe fn matrix<T: Real>(
     Strided { ptr: staging, row: cols as isize, col: 1 }
 }
 
-/// As [`matrix`], with neighbouring elements along a row.
+/// As [`matrix`], with neighbouring elements along a row, of a type that `T` reads.
 ///
 /// # Safety
 /// As [`matrix`].
@@ -159,25 +159,16 @@ pub(super) unsafe fn dense_rows<T: Real>(
     rows: usize,
     cols: usize,
     staging: *mut T,
-) -> (*const T, usize) {
-    let direct = operand.dtype == T::DTYPE && operand.strides[3] == 1 && operand.strides[2] >= 0;
-    if direct {
-        return (base.cast(), operand.strides[2] as usize);
+) -> DenseRows {
+    let [_, _, row, col] = operand.strides;
+    if T::reads(operand.dtype) && (col == 1 || cols == 1) && row >= 0 {
+        return DenseRows { dtype: operand.dtype, ptr: base, ld: row as usize };
     }
     let step = operand.step(2);
+    let from = |r: usize| base.wrapping_offset(r as isize * step);
     // SAFETY: the caller's contract.
-    unsafe {
-        load_rows(
-            operand.dtype,
-            |r| base.wrapping_offset(r as isize * step),
-            operand.strides[3],
-            rows,
-            cols,
-            staging,
-            cols,
-        )
-    };
-    (staging, cols)
+    unsafe { load_rows(operand.dtype, from, col, rows, cols, staging, cols) };
+    DenseRows { dtype: T::DTYPE, ptr: staging.cast_const().cast(), ld: cols }
 }
 
 /// `dst[c, r] = scale * row(r)[c]` with `width` columns, those behind `rows` zero.
@@ -199,15 +190,15 @@ pub(super) unsafe fn load_transposed<T: Real>(
     unsafe {
         let to = |c: usize| dst.add(c * width);
         if operand.dtype == T::DTYPE && operand.strides[3] == 1 {
-            T::transpose(|r| row(r).cast(), rows, width, cols, to, scale);
+            T::transpose(|r| row(r).cast(), rows, width, cols, to, Scale::Uniform(scale));
         } else {
             load_rows(operand.dtype, row, operand.strides[3], rows, cols, staging, cols);
-            T::transpose(|r| staging.add(r * cols).cast_const(), rows, width, cols, to, scale);
+            T::transpose(|r| staging.add(r * cols).cast_const(), rows, width, cols, to, Scale::Uniform(scale));
         }
     }
 }
 
-/// `row(c)[r] = scale * src[r, c]`: the transposed tile back into a tensor, `rows` being its head size.
+/// `row(c)[r] = src[r, c]` times the scale: the transposed tile back into a tensor, `rows` being its head size.
 ///
 /// # Safety
 /// `src` is valid for `rows` rows at distance `width`, `row(c)` for `rows` elements, `staging` for `rows * cols`.
@@ -218,7 +209,7 @@ pub(super) unsafe fn store_transposed<T: Real>(
     width: usize,
     rows: usize,
     cols: usize,
-    scale: T,
+    scale: Scale<T>,
     row: impl Fn(usize) -> *mut u8,
     staging: *mut T,
 ) {
@@ -228,8 +219,8 @@ pub(super) unsafe fn store_transposed<T: Real>(
         if operand.dtype == T::DTYPE && operand.strides[3] == 1 {
             T::transpose(from, rows, rows, cols, |c| row(c).cast(), scale);
         } else {
-            T::transpose(from, rows, rows, cols, |c| staging.add(c * rows), T::ONE);
-            store_rows(operand.dtype, staging.cast_const(), rows, scale, row, operand.strides[3], cols, rows);
+            T::transpose(from, rows, rows, cols, |c| staging.add(c * rows), scale);
+            store_rows(operand.dtype, staging.cast_const(), rows, T::ONE, row, operand.strides[3], cols, rows);
         }
     }
 }

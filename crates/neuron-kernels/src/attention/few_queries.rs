@@ -3,7 +3,7 @@
 use super::convert::{dense_rows, load_rows, store_rows};
 use super::forward::Launch;
 use super::problem::{Block, Operand, Problem};
-use super::real::{Init, Real, Strided};
+use super::real::Real;
 use super::scratch::{self, Scratch};
 
 /// Up to this many queries leave most lanes of a tile empty.
@@ -36,9 +36,9 @@ pub(super) unsafe fn attend<T: Real>(problem: &Problem, [out, lse]: [&Operand; 2
             for first in (0..visible).step_by(KEYS) {
                 let keys = KEYS.min(visible - first);
                 let at = [block.batch, block.kv_head, first, 0];
-                let (k, ldk) = dense_rows(&problem.k, problem.k.at(launch.k, at), keys, e, staging);
+                let k = dense_rows(&problem.k, problem.k.at(launch.k, at), keys, e, staging);
                 for row in 0..rows {
-                    T::dots(queries.add(row * e), e, k, ldk, keys, scores.add(row * KEYS));
+                    T::dots(queries.add(row * e), e, k, keys, scores.add(row * KEYS));
                 }
                 for row in 0..rows {
                     let index = block.index(row);
@@ -67,9 +67,8 @@ pub(super) unsafe fn attend<T: Real>(problem: &Problem, [out, lse]: [&Operand; 2
                         super::scores::multiply(scores.as_mut_ptr(), extra, keys);
                     }
                 }
-                let (v, ldv) = dense_rows(&problem.v, problem.v.at(launch.v, at), keys, ev, staging);
-                let weights = Strided { ptr: scores.cast_const(), row: KEYS as isize, col: 1 };
-                T::gemm(rows, ev, keys, weights, v, ldv, output, ev, Init::Keep);
+                let v = dense_rows(&problem.v, problem.v.at(launch.v, at), keys, ev, staging);
+                T::weigh(scores, KEYS, rows, v, keys, ev, output);
             }
             for row in 0..rows {
                 let index = block.index(row);

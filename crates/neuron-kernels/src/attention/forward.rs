@@ -2,7 +2,7 @@
 
 use super::convert::{load_transposed, matrix, store_transposed};
 use super::problem::{Block, KEYS, Operand, Problem, QUERIES};
-use super::real::{Init, Real, Running};
+use super::real::{Init, Real, Running, Scale};
 use super::scores::{Dropout, add_bias, hide_future, multiply};
 use super::scratch::{self, Scratch};
 use super::{AttentionOptions, few_queries};
@@ -128,21 +128,26 @@ impl Attention {
                 if visible == 0 {
                     std::slice::from_raw_parts_mut(output, ev * width).fill(T::ZERO);
                 }
-                for first in (0..visible).step_by(KEYS) {
-                    let keys = KEYS.min(visible - first);
+                let mut first = 0;
+                while first < visible {
+                    let keys = problem.keys(block, first, visible);
+                    let skipped = problem.skipped(block, first);
+                    let block = &block.tail(skipped);
+                    let (seen, running) = (block.width(), running.tail(skipped));
                     let at = [block.batch, block.kv_head, first, 0];
                     let k = matrix(&problem.k, problem.k.at(launch.k, at), keys, e, staging);
-                    T::gemm(keys, width, e, k, queries, width, tile, width, Init::Zero);
+                    T::gemm(keys, seen, e, k, queries.add(skipped), width, tile, seen, Init::Zero);
                     add_bias(problem, launch.bias, block, first, keys, tile, [extra, staging]);
                     hide_future(problem, block, first, keys, tile);
-                    T::softmax(tile, keys, width, running);
+                    T::softmax(tile, keys, seen, running);
                     if let Some(dropout) = launch.dropout {
                         dropout.tile(problem, block, first, keys, extra);
-                        multiply(tile, extra, keys * width);
+                        multiply(tile, extra, keys * seen);
                     }
                     let v = matrix(&problem.v, problem.v.at(launch.v, at), keys, ev, staging).transposed();
-                    let init = if first == 0 { Init::Zero } else { Init::Scaled(rescale.cast_const()) };
-                    T::gemm(ev, width, keys, v, tile, width, output, width, init);
+                    let init = if first == 0 { Init::Zero } else { Init::Scaled(running.rescale.cast_const()) };
+                    T::gemm(ev, seen, keys, v, tile, seen, output.add(skipped), width, init);
+                    first += keys;
                 }
                 self.finish(launch, block, running, output, staging);
             }
@@ -170,16 +175,13 @@ impl Attention {
                     *self.lse.at(launch.lse, block.index(row)).cast::<T>() = max + sum.ln();
                 }
             }
-            for row in 0..ev {
-                multiply(output.add(row * width), running.rescale, width);
-            }
             store_transposed(
                 &self.out,
                 output,
                 width,
                 ev,
                 block.len,
-                T::ONE,
+                Scale::Columns(running.rescale),
                 |row| self.out.at(launch.out, block.index(row)),
                 staging,
             );

@@ -2,7 +2,7 @@
 
 use super::convert::{load_rows, matrix};
 use super::problem::{Block, KEYS, Operand, Problem, QUERIES};
-use super::real::{Init, Real, Strided};
+use super::real::{Init, Real, Scale, Strided};
 use super::scores::{Dropout, add_bias, hide_future};
 use super::scratch::Scratch;
 use crate::simd::vectorized;
@@ -90,28 +90,29 @@ impl Inputs {
             // What is not a query has no weights; neither has a query that sees no key.
             lse.fill(T::INFINITY);
             delta.fill(T::ZERO);
-            for row in 0..rows {
+            for (row, lse) in lse.iter_mut().enumerate().take(rows) {
                 let value = *self.lse.at(sources.lse, block.index(row)).cast::<T>();
-                lse[row] = if value == T::NEG_INFINITY { T::INFINITY } else { value };
+                *lse = if value == T::NEG_INFINITY { T::INFINITY } else { value };
             }
             vectorized(
                 #[inline(always)]
                 || {
-                    for row in 0..rows {
+                    for (row, delta) in delta.iter_mut().enumerate().take(rows) {
                         let out = std::slice::from_raw_parts(tile.staging.add(row * ev), ev);
-                        delta[row] = dot(out, std::slice::from_raw_parts(tile.grad_rows.add(row * ev), ev));
+                        *delta = dot(out, std::slice::from_raw_parts(tile.grad_rows.add(row * ev), ev));
                     }
                 },
             );
             let scale = T::from_f64(options.scale);
             let to = |e: usize| tile.queries.add(e * width);
-            T::transpose(|row| tile.query_rows.add(row * e).cast_const(), rows, width, e, to, scale);
+            T::transpose(|row| tile.query_rows.add(row * e).cast_const(), rows, width, e, to, Scale::Uniform(scale));
             let to = |ev: usize| tile.grads.add(ev * width);
-            T::transpose(|row| tile.grad_rows.add(row * ev).cast_const(), rows, width, ev, to, T::ONE);
+            T::transpose(|row| tile.grad_rows.add(row * ev).cast_const(), rows, width, ev, to, Scale::Uniform(T::ONE));
         }
     }
 
-    /// Fills `weights` and `score_grads` for keys `first .. first + keys` of the block loaded last; returns the keys.
+    /// Fills `weights` and `score_grads` for keys `first .. first + keys` and the queries from `skipped` on of the block
+    /// loaded last; returns the keys.
     ///
     /// # Safety
     /// As [`load`](Self::load), with `keys <= KEYS` keys that exist.
@@ -119,26 +120,30 @@ impl Inputs {
         &self,
         sources: &Sources,
         block: &Block,
+        skipped: usize,
         first: usize,
         keys: usize,
         tile: &Tile<T>,
     ) -> Strided<T> {
         let problem = &self.problem;
+        let ld = block.width();
+        let block = &block.tail(skipped);
         let width = block.width();
         let at = [block.batch, block.kv_head, first, 0];
         // SAFETY: the tile's pieces have the lengths that are used.
         unsafe {
             let k = matrix(&problem.k, problem.k.at(sources.k, at), keys, problem.e, tile.keys);
-            T::gemm(keys, width, problem.e, k, tile.queries, width, tile.weights, width, Init::Zero);
+            T::gemm(keys, width, problem.e, k, tile.queries.add(skipped), ld, tile.weights, width, Init::Zero);
             add_bias(problem, sources.bias, block, first, keys, tile.weights, [tile.extra, tile.staging]);
             hide_future(problem, block, first, keys, tile.weights);
             let v = matrix(&problem.v, problem.v.at(sources.v, at), keys, problem.ev, tile.values);
-            T::gemm(keys, width, problem.ev, v, tile.grads, width, tile.score_grads, width, Init::Zero);
+            T::gemm(keys, width, problem.ev, v, tile.grads.add(skipped), ld, tile.score_grads, width, Init::Zero);
             let keep = sources.dropout.map(|dropout| {
                 dropout.tile(problem, block, first, keys, tile.extra);
                 tile.extra.cast_const()
             });
-            T::softmax_backward(tile.weights, tile.score_grads, keys, width, tile.lse, tile.delta, keep);
+            let (lse, delta) = (tile.lse.add(skipped), tile.delta.add(skipped));
+            T::softmax_backward(tile.weights, tile.score_grads, keys, width, lse, delta, keep);
             k
         }
     }

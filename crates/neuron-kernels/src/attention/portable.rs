@@ -1,6 +1,6 @@
 //! The block operations in plain Rust, compiled for the widest vectors that the processor has.
 
-use super::real::{Init, LANES, Real, Running, Strided};
+use super::real::{DenseRows, Init, LANES, Real, Running, Scale, Strided};
 use crate::simd::vectorized;
 
 /// Rows of the product that stay in registers.
@@ -215,10 +215,15 @@ pub(super) unsafe fn transpose<T: Real>(
     padded: usize,
     cols: usize,
     dst: impl Fn(usize) -> *mut T,
-    scale: T,
+    scale: Scale<T>,
 ) {
     for col in 0..cols {
         let to = dst(col);
+        let scale = match scale {
+            Scale::Uniform(by) => by,
+            // SAFETY: one factor per column.
+            Scale::Columns(by) => unsafe { *by.add(col) },
+        };
         for row in 0..rows {
             // SAFETY: the caller's extents.
             unsafe { *to.add(row) = *src(row).add(col) * scale };
@@ -231,7 +236,8 @@ pub(super) unsafe fn transpose<T: Real>(
 }
 
 /// See [`Real::dots`].
-pub(super) unsafe fn dots<T: Real>(a: *const T, len: usize, b: *const T, ldb: usize, rows: usize, dst: *mut T) {
+pub(super) unsafe fn dots<T: Real>(a: *const T, len: usize, b: DenseRows, rows: usize, dst: *mut T) {
+    let (b, ldb) = (b.ptr.cast::<T>(), b.ld);
     vectorized(
         #[inline(always)]
         || {
@@ -252,6 +258,21 @@ pub(super) unsafe fn dots<T: Real>(a: *const T, len: usize, b: *const T, ldb: us
             }
         },
     );
+}
+
+/// See [`Real::weigh`].
+pub(super) unsafe fn weigh<T: Real>(
+    weights: *const T,
+    ldw: usize,
+    count: usize,
+    b: DenseRows,
+    rows: usize,
+    len: usize,
+    dst: *mut T,
+) {
+    let weights = Strided { ptr: weights, row: ldw as isize, col: 1 };
+    // SAFETY: the caller's contract.
+    unsafe { gemm(count, len, rows, weights, b.ptr.cast(), b.ld, dst, len, Init::Keep) }
 }
 
 /// See [`Real::exp_sum`].

@@ -177,6 +177,19 @@ impl Problem {
         if self.options.causal { self.s.min(block.last + 1) } else { self.s }
     }
 
+    /// From which query on the block sees keys from `first`; what comes before need not be computed.
+    ///
+    /// Zero, or a multiple of [`LANES`] below the block's length.
+    pub fn skipped(&self, block: &Block, first: usize) -> usize {
+        if self.options.causal && block.is_one_head() { first.saturating_sub(block.first) / LANES * LANES } else { 0 }
+    }
+
+    /// How many keys, from `first` to at most `end`, the block takes next: fewer where causality hides a triangle.
+    pub fn keys(&self, block: &Block, first: usize, end: usize) -> usize {
+        let diagonal = self.options.causal && first + KEYS > block.first;
+        (if diagonal { KEYS / 2 } else { KEYS }).min(end - first)
+    }
+
     /// Multiplications of one product over the scores, counting what causality leaves.
     pub fn pairs(&self) -> usize {
         let keys = if self.options.causal { self.s.min(self.l / 2 + KEYS) } else { self.s };
@@ -198,6 +211,18 @@ pub(super) struct Block {
 }
 
 impl Block {
+    /// The block without its first `skipped` queries.
+    pub fn tail(&self, skipped: usize) -> Block {
+        let mut tail = *self;
+        if skipped > 0 {
+            tail.rows.copy_within(skipped..self.len, 0);
+            tail.len -= skipped;
+            // Only blocks of one head have a tail of their own, and their positions ascend.
+            tail.first += skipped;
+        }
+        tail
+    }
+
     /// Columns of the block's tiles.
     pub fn width(&self) -> usize {
         self.len.next_multiple_of(LANES)

@@ -33,6 +33,24 @@ pub(super) enum Init<T> {
     Scaled(*const T),
 }
 
+/// What a transposition multiplies with.
+#[derive(Clone, Copy)]
+pub(super) enum Scale<T> {
+    /// One factor for all.
+    Uniform(T),
+    /// A factor per column of the source.
+    Columns(*const T),
+}
+
+/// Rows of neighbouring elements, in a type the accumulators' type can read.
+#[derive(Clone, Copy)]
+pub(super) struct DenseRows {
+    pub dtype: DType,
+    pub ptr: *const u8,
+    /// Elements from a row to the next.
+    pub ld: usize,
+}
+
 /// The running softmax of a tile's columns; each pointer to one value per column.
 #[derive(Clone, Copy)]
 pub(super) struct Running<T> {
@@ -42,6 +60,19 @@ pub(super) struct Running<T> {
     pub sum: *mut T,
     /// Receives what earlier sums and outputs are to be multiplied with.
     pub rescale: *mut T,
+}
+
+impl<T> Running<T> {
+    /// The state of the columns from `skipped` on.
+    ///
+    /// # Safety
+    /// There are that many columns.
+    pub unsafe fn tail(self, skipped: usize) -> Self {
+        // SAFETY: the caller's contract.
+        unsafe {
+            Running { max: self.max.add(skipped), sum: self.sum.add(skipped), rescale: self.rescale.add(skipped) }
+        }
+    }
 }
 
 /// `f32` or `f64`.
@@ -119,23 +150,43 @@ pub(super) trait Real:
         unsafe { portable::softmax_backward(scores, grads, keys, width, lse, delta, keep) }
     }
 
-    /// `dst(c)[r] = scale * src(r)[c]` for `r < rows`, zero for `rows <= r < padded`.
+    /// `dst(c)[r] = src(r)[c]` times the scale, for `r < rows`, zero for `rows <= r < padded`.
     unsafe fn transpose(
         src: impl Fn(usize) -> *const Self,
         rows: usize,
         padded: usize,
         cols: usize,
         dst: impl Fn(usize) -> *mut Self,
-        scale: Self,
+        scale: Scale<Self>,
     ) {
         // SAFETY: the caller's contract.
         unsafe { portable::transpose(src, rows, padded, cols, dst, scale) }
     }
 
-    /// `dst[j] = a[0..len] . row(j)` for `j < rows`.
-    unsafe fn dots(a: *const Self, len: usize, b: *const Self, ldb: usize, rows: usize, dst: *mut Self) {
+    /// True if [`dots`](Self::dots) and [`weigh`](Self::weigh) take rows of this type.
+    fn reads(dtype: DType) -> bool {
+        dtype == Self::DTYPE
+    }
+
+    /// `dst[j] = a[0..len] . b[j]` for `j < rows`.
+    unsafe fn dots(a: *const Self, len: usize, b: DenseRows, rows: usize, dst: *mut Self) {
         // SAFETY: the caller's contract.
-        unsafe { portable::dots(a, len, b, ldb, rows, dst) }
+        unsafe { portable::dots(a, len, b, rows, dst) }
+    }
+
+    /// `dst[0..len] += sum of weights[j] * b[j]` over `j < rows`, for `count` rows of weights at distance `ldw` into as
+    /// many of `dst`, which lie without gaps.
+    unsafe fn weigh(
+        weights: *const Self,
+        ldw: usize,
+        count: usize,
+        b: DenseRows,
+        rows: usize,
+        len: usize,
+        dst: *mut Self,
+    ) {
+        // SAFETY: the caller's contract.
+        unsafe { portable::weigh(weights, ldw, count, b, rows, len, dst) }
     }
 
     /// Replaces `len` scores of one query by `exp(score - max)`; returns their sum.
@@ -243,13 +294,33 @@ impl Real for f32 {
         padded: usize,
         cols: usize,
         dst: impl Fn(usize) -> *mut Self,
-        scale: Self,
+        scale: Scale<Self>,
     ) {
         widest!(transpose(src, rows, padded, cols, dst, scale))
     }
 
-    unsafe fn dots(a: *const Self, len: usize, b: *const Self, ldb: usize, rows: usize, dst: *mut Self) {
-        widest!(dots(a, len, b, ldb, rows, dst))
+    fn reads(dtype: DType) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        if super::avx512::available() {
+            return matches!(dtype, DType::F32 | DType::BF16 | DType::F16);
+        }
+        dtype == DType::F32
+    }
+
+    unsafe fn dots(a: *const Self, len: usize, b: DenseRows, rows: usize, dst: *mut Self) {
+        widest!(dots(a, len, b, rows, dst))
+    }
+
+    unsafe fn weigh(
+        weights: *const Self,
+        ldw: usize,
+        count: usize,
+        b: DenseRows,
+        rows: usize,
+        len: usize,
+        dst: *mut Self,
+    ) {
+        widest!(weigh(weights, ldw, count, b, rows, len, dst))
     }
 
     unsafe fn exp_sum(scores: *mut Self, len: usize, max: Self) -> Self {

@@ -64,18 +64,26 @@ pub(super) unsafe fn hide_future<T: Real>(problem: &Problem, block: &Block, firs
         return;
     }
     let width = block.width();
-    let mut positions = [usize::MAX; QUERIES];
+    // SAFETY: the caller's contract.
+    let rows = unsafe { std::slice::from_raw_parts_mut(tile, keys * width) }.chunks_mut(width).enumerate();
+    if block.is_one_head() {
+        for (key, scores) in rows {
+            let hidden = (first + key).saturating_sub(block.first_position()).min(block.len);
+            scores[..hidden].fill(T::NEG_INFINITY);
+        }
+        return;
+    }
+    let mut positions = [u32::MAX; QUERIES];
     for (row, position) in positions.iter_mut().enumerate().take(block.len) {
-        *position = block.position(row);
+        *position = block.position(row) as u32;
     }
     vectorized(
         #[inline(always)]
         || {
-            for key in 0..keys {
-                // SAFETY: the caller's contract.
-                let scores = unsafe { std::slice::from_raw_parts_mut(tile.add(key * width), width) };
+            for (key, scores) in rows {
+                let key = (first + key) as u32;
                 for (score, position) in scores.iter_mut().zip(&positions) {
-                    *score = if first + key > *position { T::NEG_INFINITY } else { *score };
+                    *score = if key > *position { T::NEG_INFINITY } else { *score };
                 }
             }
         },

@@ -176,8 +176,8 @@ fn reference_gradients_are_the_differences() {
             out.indices().iter().map(|i| out.get(i) * grad_out.get(i)).sum()
         };
         let grads = case.backward(&grad_out, &[b, h, l, s]);
-        for which in 0..3 {
-            for i in grads[which].indices() {
+        for (which, grad) in grads.iter().enumerate().take(3) {
+            for i in grad.indices() {
                 let mut shifted = |by: f64| {
                     let tensor = [&mut case.q, &mut case.k, &mut case.v].into_iter().nth(which).unwrap();
                     let old = tensor.get(&i);
@@ -188,7 +188,7 @@ fn reference_gradients_are_the_differences() {
                     value
                 };
                 let difference = (shifted(1e-5) - shifted(-1e-5)) / 2e-5;
-                assert!((difference - grads[which].get(&i)).abs() < 1e-7, "{which} {i:?}");
+                assert!((difference - grad.get(&i)).abs() < 1e-7, "{which} {i:?}");
             }
         }
     }
