@@ -16,6 +16,9 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 
+/// How often [`Allocator::release_cached`] waits for the device while other threads keep launching.
+const ATTEMPTS: u32 = 64;
+
 type Signals = SmallVec<[Arc<Signal>; 2]>;
 
 /// The memory of a device.
@@ -127,23 +130,24 @@ impl Allocator {
 
     /// Returns unused memory to the system, after the device's work is done.
     pub fn release_cached(&self, queue: &Arc<Queue>) {
-        // An interrupted wait would only leave more in use.
-        while queue.drain_all() == Err(Error::Interrupted) {}
-        let pending: Vec<Signals> = self.inner.lock().pending.iter().map(|(_, s)| s.clone()).collect();
-        if !queue.is_running_here() {
+        for _ in 0..ATTEMPTS {
+            // An interrupted wait would only leave more in use.
+            while queue.drain_all() == Err(Error::Interrupted) {}
+            let pending: Vec<Signals> = self.inner.lock().pending.iter().map(|(_, s)| s.clone()).collect();
             for signal in pending.iter().flatten() {
                 while queue.wait(signal) == Err(Error::Interrupted) {}
             }
-        }
-        let mut inner = self.inner.lock();
-        inner.settle(true);
-        // Work queued since the wait may use blocks that are free in its stream's order.
-        if !queue.is_idle() {
-            return;
-        }
-        for (address, size) in inner.blocks.take_free_segments() {
-            space::release(address, size);
-            inner.blocks.unclaim(address, size);
+            let mut inner = self.inner.lock();
+            inner.settle(true);
+            // A block that is free now was used by work launched before its free. With the lock held and the queue
+            // idle, all of that work is done; otherwise another thread has launched since the wait.
+            if queue.is_idle() {
+                for (address, size) in inner.blocks.take_free_segments() {
+                    space::release(address, size);
+                    inner.blocks.unclaim(address, size);
+                }
+                return;
+            }
         }
     }
 

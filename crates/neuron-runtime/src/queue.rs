@@ -157,8 +157,10 @@ impl Queue {
     }
 
     /// True if nothing is queued and nothing runs. What ran before is then visible to the caller.
+    ///
+    /// The baton may still be on its way back: a bare baton runs nothing.
     pub fn is_idle(&self) -> bool {
-        self.state.load(Ordering::Acquire) == 0
+        self.state.load(Ordering::Acquire) & (ITEMS | INLINE) == 0
     }
 
     /// Takes the baton for work that is never queued; false if the device is not idle.
