@@ -153,6 +153,17 @@ def test_training_and_generation_run_on_the_device_alone(no_fallback):
     assert texts[DEVICE] == texts["cpu"]
 
 
+def test_moving_a_model_keeps_its_parameters():
+    """Weights that are tied stay tied, and an optimizer made before the move steps what the model has."""
+    model = build("gpt2")[0]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model.to(DEVICE)
+    assert model.lm_head.weight is model.transformer.wte.weight
+    assert {id(p) for group in optimizer.param_groups for p in group["params"]} == {id(p) for p in model.parameters()}
+    model.to("cpu")
+    assert model.lm_head.weight is model.transformer.wte.weight
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_autocast_trains(dtype):
     on_cpu, on_device, inputs = build("llama")

@@ -30,14 +30,13 @@ def network():
 
 
 def run(device, make, steps=4):
-    """Parameters after some steps on `device`."""
+    """Parameters after some steps on `device`, with gradients given: no rounding of a backward pass to amplify."""
     model = network().to(device)
     optimizer = make(model.parameters())
     generator = torch.Generator().manual_seed(1)
     for _ in range(steps):
-        x = torch.randn(8, 9, generator=generator).to(device)
-        optimizer.zero_grad()
-        model(x).square().mean().backward()
+        for p in model.parameters():
+            p.grad = torch.randn(p.shape, generator=generator).to(device)
         optimizer.step()
     return [p.detach() for p in model.parameters()], copy.deepcopy(optimizer.state_dict())
 
@@ -55,7 +54,7 @@ def test_optimizer_steps_as_on_the_cpu(name, path):
     cls, options = getattr(torch.optim, name), OPTIMIZERS[name]
     want, want_state = run("cpu", lambda p: cls(p, **options))
     got, got_state = run(DEVICE, lambda p: cls(p, **options, **path))
-    assert_same(got, want, tolerance=(1e-4, 1e-5))
+    assert_same(got, want, tolerance=(1e-5, 1e-6))
     assert got_state["state"].keys() == want_state["state"].keys()
 
 
