@@ -139,7 +139,7 @@ def main():
     start = time.perf_counter()
     accelerator = torch.accelerator.current_accelerator()
     print(f"PyTorch {torch.__version__}, transformers {transformers.__version__}, {torch.get_num_threads()} threads")
-    print(f"{torch.accelerator.device_count()} {accelerator} devices: {torch.neuron.get_device_name(0)}")
+    print(f"{torch.accelerator.device_count()} {accelerator} devices: {torch.neuron.get_device_properties(0).name}")
     embeddings()
     generation(training())
     operators()
