@@ -15,6 +15,7 @@ use crate::stats::MemoryStats;
 use crate::stream::{self, MAX_DEVICES, Pools};
 use crate::sync::Arc;
 use parking_lot::Mutex;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 /// A kind of hardware.
@@ -126,7 +127,9 @@ impl Runtime {
     }
 }
 
-/// The runtime while it runs. It is never freed: tensors may outlive any order of destruction at exit.
+/// Never freed: tensors may outlive any order of destruction at exit.
+static STORAGE: OnceLock<Runtime> = OnceLock::new();
+/// The runtime while it may be used: null before the start, in a forked child, and at exit.
 static RUNTIME: AtomicPtr<Runtime> = AtomicPtr::new(std::ptr::null_mut());
 static STARTING: Mutex<()> = Mutex::new(());
 static FORKED: AtomicBool = AtomicBool::new(false);
@@ -136,7 +139,7 @@ static SHUT_DOWN: AtomicBool = AtomicBool::new(false);
 #[inline]
 pub fn started() -> Option<&'static Runtime> {
     let runtime = RUNTIME.load(Ordering::Acquire);
-    // SAFETY: null or a leaked box.
+    // SAFETY: null or what `STORAGE` holds for ever; it is only read.
     unsafe { runtime.as_ref() }
 }
 
@@ -193,8 +196,8 @@ fn start() -> Result<&'static Runtime, Error> {
     if unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) } != 0 {
         return Err(Error::system("pthread_atfork"));
     }
-    let runtime = Box::leak(Box::new(Runtime { configuration, devices }));
-    RUNTIME.store(runtime, Ordering::Release);
+    let runtime = STORAGE.get_or_init(|| Runtime { configuration, devices });
+    RUNTIME.store(std::ptr::from_ref(runtime).cast_mut(), Ordering::Release);
     Ok(runtime)
 }
 
