@@ -34,6 +34,9 @@ pub const TRN2: Target = Target { name: "trn2", cores: 8, memory: 96 << 30 };
 /// Trainium3.
 pub const TRN3: Target = Target { name: "trn3", cores: 8, memory: 144 << 30 };
 
+/// Devices of a chip at two physical cores each.
+const DEFAULT_COUNT: i32 = 4;
+
 /// How many devices appear, and what each is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Configuration {
@@ -43,12 +46,6 @@ pub struct Configuration {
     pub count: i32,
     /// Bytes of each: the smaller of the target's and this host's share.
     pub capacity: u64,
-}
-
-impl Default for Configuration {
-    fn default() -> Self {
-        Configuration { target: TRN2, count: 4, capacity: capacity(TRN2, 2, 4) }
-    }
 }
 
 /// A logical core's memory, or an equal share of this host's for each device if that is less.
@@ -74,19 +71,25 @@ impl Configuration {
     /// # Errors
     /// [`Error::Environment`].
     pub fn read() -> Result<Configuration, Error> {
-        let target = match env::text(env::PLATFORM_TARGET)?.as_str() {
-            "trn3" | "gen4" => TRN3,
-            _ => TRN2,
-        };
-        let cores_each = env::integer(env::LOGICAL_NC_CONFIG)? as u32;
-        let count = match (env::cores(env::VISIBLE_CORES)?, env::integer(env::NUM_CORES)?) {
-            (Some(cores), _) => cores.len() as i32,
-            (None, 0) => (target.cores / cores_each) as i32,
-            (None, n) => n as i32,
-        };
-        debug_assert!(count as usize <= MAX_DEVICES);
+        let (target, cores_each, count) = read_count()?;
         Ok(Configuration { target, count, capacity: capacity(target, cores_each, count) })
     }
+}
+
+/// The target, physical cores of each device, and how many devices there are.
+fn read_count() -> Result<(Target, u32, i32), Error> {
+    let target = match env::text(env::PLATFORM_TARGET)?.as_str() {
+        "trn3" | "gen4" => TRN3,
+        _ => TRN2,
+    };
+    let cores_each = env::integer(env::LOGICAL_NC_CONFIG)? as u32;
+    let count = match (env::cores(env::VISIBLE_CORES)?, env::integer(env::NUM_CORES)?) {
+        (Some(cores), _) => cores.len() as i32,
+        (None, 0) => (target.cores / cores_each) as i32,
+        (None, n) => n as i32,
+    };
+    debug_assert!(count as usize <= MAX_DEVICES);
+    Ok((target, cores_each, count))
 }
 
 /// A device in use.
@@ -211,7 +214,7 @@ pub fn is_forked() -> bool {
 pub fn count() -> i32 {
     match started() {
         Some(runtime) => runtime.configuration.count,
-        None => Configuration::read().map_or(Configuration::default().count, |c| c.count),
+        None => read_count().map_or(DEFAULT_COUNT, |(_, _, count)| count),
     }
 }
 
