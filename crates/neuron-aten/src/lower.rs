@@ -319,13 +319,17 @@ impl<'a> Lower<'a> {
         matches!(self.outputs.get(k), Some(Some(o)) if o.argument.is_none())
     }
 
-    /// Stores the next output: rounds to the type PyTorch computes in, casts to the output's, broadcasts, reshapes a
+    /// Stores the next output (refused where PyTorch does not cast to the given tensor's type): rounds to the type PyTorch computes in, casts to the output's, broadcasts, reshapes a
     /// reduction's kept dimensions away.
     pub fn store(&mut self, result: Typed) -> Lowered {
         let Some(output) = &self.outputs[self.next] else {
             self.next += 1;
             return Ok(());
         };
+        if output.argument.is_some() && !can_cast(result.dtype, output.ty.dtype) {
+            let (from, to) = (result.dtype, output.ty.dtype);
+            return Err(LowerError::unsupported(format!("a result of {from} stored into {to}")));
+        }
         let value = self.g.convert(result.value, result.dtype);
         let value = self.g.convert(value, output.ty.dtype);
         let value = if self.g.shape(value).numel() == output.ty.numel() && self.g.shape(value).sizes != output.ty.sizes
@@ -377,6 +381,15 @@ impl<'a> Lower<'a> {
         let offset = self.g.scalar(self.call.scalars + 1, DType::I64);
         self.random += values.next_multiple_of(4);
         (seed, offset)
+    }
+}
+
+/// Whether PyTorch stores a result of one type into a given tensor of another: `torch.can_cast`.
+fn can_cast(from: DType, to: DType) -> bool {
+    match (from, to) {
+        (f, t) if f.is_float() => t.is_float(),
+        (f, DType::Bool) => f == DType::Bool,
+        _ => true,
     }
 }
 

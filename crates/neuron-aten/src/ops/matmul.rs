@@ -89,7 +89,7 @@ fn add_matrix_vector(l: &mut Lower) -> Lowered {
     combine(l, value, dtype, 3, &[rows])
 }
 
-/// `(self, vec1, vec2, beta, alpha)`
+/// `(self, vec1, vec2, beta, alpha)`: rounded after every step, as the CPU's kernel for half floats does.
 fn add_outer(l: &mut Lower) -> Lowered {
     let dtype = l.common(&[0, 1, 2])?;
     let (a, b) = (l.operand(1, dtype)?, l.operand(2, dtype)?);
@@ -98,7 +98,18 @@ fn add_outer(l: &mut Lower) -> Lowered {
     }
     let rows = l.g.shape(a).numel();
     let a = l.g.reshape(a, &[rows, 1]);
-    let value = l.bin(BinaryOp::Mul, a, b);
-    let sizes = l.g.shape(value).sizes.clone();
-    combine(l, value, dtype, 3, &sizes)
+    let a = l.scaled(a, 4)?;
+    let a = l.round(a, dtype);
+    let product = l.bin(BinaryOp::Mul, a, b);
+    let product = l.round(product, dtype);
+    let value = match l.arg(3) {
+        Arg::Scalar(s) if s.zero => product,
+        _ => {
+            let bias = l.operand(0, dtype)?;
+            let bias = l.scaled(bias, 3)?;
+            let bias = l.round(bias, dtype);
+            l.bin(BinaryOp::Add, bias, product)
+        }
+    };
+    l.store(Typed { value, dtype })
 }

@@ -60,5 +60,7 @@ fn triangle(l: &mut Lower, keep: BinaryOp) -> Lowered {
 /// `(from, to)`: the conversion a copy makes.
 fn copy(l: &mut Lower) -> Lowered {
     let value = l.tensor(0)?;
+    let to = l.out(0)?.dtype;
+    let value = l.g.convert(value, to);
     l.store_value(value)
 }
