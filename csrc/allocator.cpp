@@ -23,14 +23,14 @@ c10::CachingAllocator::StatArray pools(const NeuronStat (&from)[3]) {
   return {stat(from[0]), stat(from[1]), stat(from[2])};
 }
 
-NeuronMemoryStats stats_of(int32_t device) {
-  NeuronMemoryStats stats;
-  check(neuron_memory_stats(device, &stats));
-  return stats;
+// Zeros where there is no such device: freeing must not throw.
+NeuronMemoryStats stats_or_zeros(int32_t device) noexcept {
+  NeuronMemoryStats stats{};
+  return neuron_memory_stats(device, &stats) == NEURON_OK ? stats : NeuronMemoryStats{};
 }
 
 void report(void* address, int64_t size, int32_t device) {
-  const NeuronMemoryStats stats = stats_of(device);
+  const NeuronMemoryStats stats = stats_or_zeros(device);
   c10::reportMemoryUsageToProfiler(
       address, size, static_cast<size_t>(stats.allocated_bytes[0].current),
       static_cast<size_t>(stats.reserved_bytes[0].current),
@@ -43,24 +43,14 @@ void free_block(void* address) {
     return;
   }
   const int32_t device = neuron_device_of(address);
-  const int64_t before = stats_of(device).allocated_bytes[0].current;
+  const int64_t before = stats_or_zeros(device).allocated_bytes[0].current;
   neuron_free(address);
-  report(address, stats_of(device).allocated_bytes[0].current - before, device);
+  report(address, stats_or_zeros(device).allocated_bytes[0].current - before, device);
 }
 
 struct NeuronAllocator final : c10::DeviceAllocator {
   c10::DataPtr allocate(size_t size) override {
-    const int32_t device = neuron_current_device();
-    const c10::Device c10_device(c10::DeviceType::PrivateUse1, static_cast<c10::DeviceIndex>(device));
-    void* address = nullptr;
-    if (size == 0) {
-      return {nullptr, nullptr, &free_block, c10_device};
-    }
-    check(neuron_alloc(device, neuron_current_stream(device), size, &address));
-    if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
-      report(address, static_cast<int64_t>(size), device);
-    }
-    return {address, address, &free_block, c10_device};
+    return allocate_block(size, static_cast<c10::DeviceIndex>(neuron_current_device()));
   }
 
   c10::DeleterFnPtr raw_deleter() const override {
@@ -87,7 +77,8 @@ struct NeuronAllocator final : c10::DeviceAllocator {
   }
 
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
-    const NeuronMemoryStats from = stats_of(device);
+    NeuronMemoryStats from;
+    check(neuron_memory_stats(device, &from));
     c10::CachingDeviceAllocator::DeviceStats to;
     to.allocation = pools(from.allocation);
     to.segment = pools(from.segment);
@@ -134,6 +125,15 @@ at::Tensor bytes_at(void* address, size_t count) {
 }
 
 } // namespace
+
+c10::DataPtr allocate_block(size_t bytes, c10::DeviceIndex device) {
+  void* address = nullptr;
+  check(neuron_alloc(device, neuron_current_stream(device), bytes, &address));
+  if (C10_UNLIKELY(c10::memoryProfilingEnabled()) && address != nullptr) {
+    report(address, static_cast<int64_t>(bytes), device);
+  }
+  return {address, address, &free_block, c10::Device(c10::DeviceType::PrivateUse1, device)};
+}
 
 void copy_bytes(void* to, const void* from, size_t count) {
   if (count > 0) {

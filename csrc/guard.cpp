@@ -129,9 +129,6 @@ struct NeuronGuardImpl final : c10::impl::DeviceGuardImplInterface {
 
   void record(
       void** event, const c10::Stream& stream, const c10::DeviceIndex index, const c10::EventFlag flag) const override {
-    TORCH_CHECK(
-        index == -1 || index == stream.device_index(), "Event of device neuron:", static_cast<int>(index),
-        " cannot be recorded on a stream of ", stream.device());
     if (*event == nullptr) {
       NeuronEvent* created = nullptr;
       check(neuron_event_create(stream.device_index(), flag == c10::EventFlag::BACKEND_DEFAULT, &created));

@@ -265,7 +265,7 @@ def test_host_memory_stats():
 
 def test_profiling_memory():
     with torch.profiler.profile(profile_memory=True) as profile:
-        tensor = torch.empty(MB, dtype=torch.uint8, device="neuron")
-        del tensor
+        storage = torch.UntypedStorage(MB, device="neuron")
+        del storage
     sizes = [e.device_memory_usage for e in profile.events()]
     assert any(size >= MB for size in sizes)

@@ -83,7 +83,7 @@ class Event(torch.Event):
 
         ``RuntimeError`` unless both were made with ``enable_timing=True``, recorded on one device and completed.
         """
-        return super().elapsed_time(end_event)
+        return _C.elapsed_time(self, end_event)
 
     def __repr__(self) -> str:
         return f"torch.neuron.Event(device={self.device}, event_id={self.event_id:#x})"

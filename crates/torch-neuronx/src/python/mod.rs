@@ -1,10 +1,11 @@
 //! The functions of `torch_neuronx._C`.
 //!
 //! Thin: each asks the runtime one thing. What the names mean to a user is documented in the package that exports them.
-//! Streams, events and generators are not here: PyTorch's own classes reach them through `csrc`.
+//! Streams and generators are not here: PyTorch's own classes reach them through `csrc`.
 
 mod devices;
 mod errors;
+mod events;
 mod memory;
 mod tracking;
 
@@ -22,6 +23,7 @@ fn extension(module: &Bound<'_, PyModule>) -> PyResult<()> {
         return Err(PyErr::fetch(module.py()));
     }
     devices::add(module)?;
+    events::add(module)?;
     memory::add(module)?;
     tracking::add(module)
 }
