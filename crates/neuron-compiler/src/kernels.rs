@@ -6,6 +6,7 @@ use crate::{pointwise, product};
 use neuron_ir::{DType, Destination, Node, Op, ReduceOp, TensorType, Value};
 use neuron_kernels::attention::{Attention, AttentionBackward, AttentionOptions};
 use neuron_kernels::concat::Concat;
+use neuron_kernels::cumulative::Cumulative;
 use neuron_kernels::embedding::EmbeddingBackward;
 use neuron_kernels::gemm::ScaleFactor;
 use neuron_kernels::index::{Gather, Index, IndexSelect};
@@ -101,7 +102,11 @@ pub(crate) fn emit(p: &mut Planner, node: &Node) -> Emitted {
             let kernel = Sort::new(&x.ty, *dim, *descending, *k, &values.ty, &indices.ty)?;
             push(p, kernel, &[&x, &values, &indices])
         }
-        Op::Cumulative { .. } => Err(KernelError::Unsupported { kernel: "compile", what: node.op.name().into() }),
+        Op::Cumulative { op, dim } => {
+            let x = p.realize(node.operands[0])?;
+            let out = p.result(v);
+            push(p, Cumulative::new(*op, &x.ty, *dim, &out.ty)?, &[&x, &out])
+        }
         other => unreachable!("{} is folded into its users", other.name()),
     }
 }

@@ -72,9 +72,9 @@ impl LayerNorm {
     ) -> Result<LayerNorm, KernelError> {
         let size = rows("layer_norm", &[x, out], dims, &[weight, bias, Some(stats)])?;
         let kernel: Box<dyn Kernel> = if x.dtype == DType::F64 {
-            Box::new(Forward::<f64, true, 32>::new(x.dtype, size, eps, weight, bias, out.dtype, stats))
+            Box::new(Forward::<f64, true, 32>::new(x.dtype, size, eps, weight, bias, out.dtype, stats)?)
         } else {
-            Box::new(Forward::<f32, true, 64>::new(x.dtype, size, eps, weight, bias, out.dtype, stats))
+            Box::new(Forward::<f32, true, 64>::new(x.dtype, size, eps, weight, bias, out.dtype, stats)?)
         };
         Ok(LayerNorm { kernel })
     }
@@ -103,9 +103,9 @@ impl RmsNorm {
     ) -> Result<RmsNorm, KernelError> {
         let size = rows("rms_norm", &[x, out], dims, &[weight, Some(stats)])?;
         let kernel: Box<dyn Kernel> = if x.dtype == DType::F64 {
-            Box::new(Forward::<f64, false, 32>::new(x.dtype, size, eps, weight, None, out.dtype, stats))
+            Box::new(Forward::<f64, false, 32>::new(x.dtype, size, eps, weight, None, out.dtype, stats)?)
         } else {
-            Box::new(Forward::<f32, false, 64>::new(x.dtype, size, eps, weight, None, out.dtype, stats))
+            Box::new(Forward::<f32, false, 64>::new(x.dtype, size, eps, weight, None, out.dtype, stats)?)
         };
         Ok(RmsNorm { kernel })
     }
@@ -134,9 +134,9 @@ impl LayerNormBackward {
     ) -> Result<LayerNormBackward, KernelError> {
         let size = rows("layer_norm_backward", &[grad, x], dims, &[weight, Some(stats)])?;
         let kernel: Box<dyn Kernel> = if x.dtype == DType::F64 {
-            Box::new(Backward::<f64, true, 32>::new(grad.dtype, x.dtype, size, weight, stats, want))
+            Box::new(Backward::<f64, true, 32>::new(grad.dtype, x.dtype, size, weight, stats, want)?)
         } else {
-            Box::new(Backward::<f32, true, 64>::new(grad.dtype, x.dtype, size, weight, stats, want))
+            Box::new(Backward::<f32, true, 64>::new(grad.dtype, x.dtype, size, weight, stats, want)?)
         };
         Ok(LayerNormBackward { kernel })
     }
@@ -165,9 +165,9 @@ impl RmsNormBackward {
         let size = rows("rms_norm_backward", &[grad, x], dims, &[weight, Some(stats)])?;
         let want = [want[0], want[1], false];
         let kernel: Box<dyn Kernel> = if x.dtype == DType::F64 {
-            Box::new(Backward::<f64, false, 32>::new(grad.dtype, x.dtype, size, weight, stats, want))
+            Box::new(Backward::<f64, false, 32>::new(grad.dtype, x.dtype, size, weight, stats, want)?)
         } else {
-            Box::new(Backward::<f32, false, 64>::new(grad.dtype, x.dtype, size, weight, stats, want))
+            Box::new(Backward::<f32, false, 64>::new(grad.dtype, x.dtype, size, weight, stats, want)?)
         };
         Ok(RmsNormBackward { kernel })
     }

@@ -23,10 +23,11 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 mod variance;
+pub(crate) mod walk;
 
 use crate::{Kernel, KernelError};
 use arg::Arg;
-use element::{loader, storer, truth_loader};
+use element::{load_float, load_integer, loader_of_truth, store_any, store_float, store_integer};
 use fold::{All, Any, Fold, Max, Min, Prod, Sum};
 use neuron_ir::{DType, ReduceOp, Scalar, TensorType};
 use plan::Plan;
@@ -60,7 +61,8 @@ impl Reduce {
     /// `dims` reduces nothing: every element is a reduction of its own.
     ///
     /// - [`ReduceOp::Sum`], [`ReduceOp::Prod`]: any input; accumulated in `f32` for `f32` and the half floats, `f64` for
-    ///   `f64`, `i64` (wrapping) for the rest, and converted to the output's type. 0 and 1 where nothing is reduced.
+    ///   `f64`, `i64` (wrapping) for the rest, and converted to the output's type, which is floating-point where the input is.
+    ///   0 and 1 where nothing is reduced.
     /// - [`ReduceOp::Max`], [`ReduceOp::Min`]: any input; NaN if any element is.
     /// - [`ReduceOp::ArgMax`], [`ReduceOp::ArgMin`]: any input, `i64` output, one dimension or all of them, which count
     ///   as flattened row-major. The first of equals; the first NaN, if any.
@@ -74,19 +76,19 @@ impl Reduce {
         let plan = Plan::new("reduce", input, dims, &[output], arg)?;
         let unsupported = |what: String| Err(KernelError::Unsupported { kernel: "reduce", what });
         let kernel = match op {
-            ReduceOp::Sum => accumulate::<Sum>(plan, input.dtype, output.dtype),
-            ReduceOp::Prod => accumulate::<Prod>(plan, input.dtype, output.dtype),
-            ReduceOp::Max => extreme::<Max>(plan, input.dtype, output.dtype),
-            ReduceOp::Min => extreme::<Min>(plan, input.dtype, output.dtype),
+            ReduceOp::Sum => accumulate::<Sum>(plan, input.dtype, output.dtype)?,
+            ReduceOp::Prod => accumulate::<Prod>(plan, input.dtype, output.dtype)?,
+            ReduceOp::Max => extreme::<Max>(plan, input.dtype, output.dtype)?,
+            ReduceOp::Min => extreme::<Min>(plan, input.dtype, output.dtype)?,
             ReduceOp::Any | ReduceOp::All => {
                 if !matches!(output.dtype, DType::Bool | DType::U8) {
                     return unsupported(format!("{op:?} as {}", output.dtype));
                 }
-                let load = truth_loader(input.dtype);
+                let (load, store) = (loader_of_truth(input.dtype)?, store_integer(output.dtype)?);
                 if op == ReduceOp::Any {
-                    fold::<u8, Any, 128>(plan, false, load, input.dtype, output.dtype)
+                    fold::<u8, Any, 128>(plan, false, load, store, input.dtype, output.dtype)
                 } else {
-                    fold::<u8, All, 128>(plan, false, load, input.dtype, output.dtype)
+                    fold::<u8, All, 128>(plan, false, load, store, input.dtype, output.dtype)
                 }
             }
             ReduceOp::ArgMax | ReduceOp::ArgMin => {
@@ -98,7 +100,7 @@ impl Reduce {
                 if reduced > 1 && reduced != counted {
                     return unsupported(format!("{op:?} of {input} over {dims:?}"));
                 }
-                position(op == ReduceOp::ArgMax, plan, input.dtype, None)?
+                position(op == ReduceOp::ArgMax, plan, input.dtype, false)?
             }
         };
         Ok(Reduce { kernel })
@@ -132,7 +134,7 @@ impl MinMaxDim {
         }
         let dims: &[i64] = if input.rank() == 0 && dim == 0 { &[] } else { &[dim as i64] };
         let plan = Plan::new("min_max_dim", input, dims, &[values, indices], true)?;
-        Ok(MinMaxDim { kernel: position(max, plan, input.dtype, Some(values.dtype))? })
+        Ok(MinMaxDim { kernel: position(max, plan, input.dtype, true)? })
     }
 }
 
@@ -162,7 +164,7 @@ impl Variance {
             }
         }
         let plan = Plan::new("variance", input, dims, &[var, mean], false)?;
-        let store = [storer(var.dtype), storer(mean.dtype)];
+        let store = [store_float(var.dtype)?, store_float(mean.dtype)?];
         let out_item = [var.dtype.size(), mean.dtype.size()];
         let kernel: Box<dyn Kernel> = match input.dtype {
             DType::F32 => Box::new(Moments::<f32> { plan, correction, store, out_item, element: PhantomData }),
@@ -180,6 +182,7 @@ fn fold<C, O, const L: usize>(
     plan: Plan,
     native: bool,
     load: element::Load<C>,
+    store: element::Store<C>,
     input: DType,
     output: DType,
 ) -> Box<dyn Kernel>
@@ -187,67 +190,73 @@ where
     C: element::Accumulator,
     O: fold::Combine<C>,
 {
-    let store = storer::<C>(output);
-    Box::new(Fold::<C, O, L> {
-        plan,
-        native,
-        load,
-        store,
-        item: input.size(),
-        out_item: output.size(),
-        op: PhantomData,
-    })
+    let (item, out_item) = (input.size(), output.size());
+    Box::new(Fold::<C, O, L> { plan, native, load, store, item, out_item, op: PhantomData })
 }
 
-fn accumulate<O>(plan: Plan, input: DType, output: DType) -> Box<dyn Kernel>
+fn accumulate<O>(plan: Plan, input: DType, output: DType) -> Result<Box<dyn Kernel>, KernelError>
 where
     O: fold::Combine<f32> + fold::Combine<f64> + fold::Combine<i64>,
 {
-    match input {
+    Ok(match input {
         DType::F32 | DType::F16 | DType::BF16 => {
-            fold::<f32, O, 64>(plan, input == DType::F32, loader(input), input, output)
+            fold::<f32, O, 64>(plan, input == DType::F32, load_float(input)?, store_float(output)?, input, output)
         }
-        DType::F64 => fold::<f64, O, 32>(plan, true, loader(input), input, output),
-        _ => fold::<i64, O, 32>(plan, input == DType::I64, loader(input), input, output),
-    }
+        DType::F64 => fold::<f64, O, 32>(plan, true, load_float(input)?, store_float(output)?, input, output),
+        _ => fold::<i64, O, 32>(plan, input == DType::I64, load_integer(input)?, store_any(output)?, input, output),
+    })
 }
 
 /// Runs `$body` with `$C` the type extremes of `$dtype` are compared in, `$L` the lanes, `$native` true where they are
-/// stored as such.
+/// stored as such, `$load` and `$store` making readers and writers.
 macro_rules! with_comparable {
-    ($dtype:expr, $C:ident, $L:ident, $native:ident => $body:expr) => {
+    ($dtype:expr, |$C:ident, $L:ident, $native:ident, $load:ident, $store:ident| $body:expr) => {
         match $dtype {
-            DType::F32 => with_comparable!(@ f32, 64, true, $C, $L, $native => $body),
-            DType::F16 | DType::BF16 => with_comparable!(@ f32, 64, false, $C, $L, $native => $body),
-            DType::F64 => with_comparable!(@ f64, 32, true, $C, $L, $native => $body),
-            DType::I64 => with_comparable!(@ i64, 32, true, $C, $L, $native => $body),
-            DType::I32 => with_comparable!(@ i32, 64, true, $C, $L, $native => $body),
-            _ => with_comparable!(@ i32, 64, false, $C, $L, $native => $body),
+            DType::F32 => {
+                with_comparable!(f32, 64, true, load_float, store_float, $C, $L, $native, $load, $store, $body)
+            }
+            DType::F16 | DType::BF16 => {
+                with_comparable!(f32, 64, false, load_float, store_float, $C, $L, $native, $load, $store, $body)
+            }
+            DType::F64 => {
+                with_comparable!(f64, 32, true, load_float, store_float, $C, $L, $native, $load, $store, $body)
+            }
+            DType::I64 => {
+                with_comparable!(i64, 32, true, load_integer, store_any, $C, $L, $native, $load, $store, $body)
+            }
+            d => {
+                let native = d == DType::I32;
+                with_comparable!(i32, 64, native, load_integer, store_integer, $C, $L, $native, $load, $store, $body)
+            }
         }
     };
-    (@ $t:ty, $lanes:expr, $is_native:expr, $C:ident, $L:ident, $native:ident => $body:expr) => {{
+    ($t:ty, $lanes:expr, $is:expr, $l:ident, $s:ident, $C:ident, $L:ident, $native:ident, $load:ident, $store:ident,
+        $body:expr) => {{
         type $C = $t;
         const $L: usize = $lanes;
-        let $native: bool = $is_native;
+        let $native: bool = $is;
+        let ($load, $store) = ($l::<$t>, $s::<$t>);
         $body
     }};
 }
 
-fn extreme<O>(plan: Plan, input: DType, output: DType) -> Box<dyn Kernel>
+fn extreme<O>(plan: Plan, input: DType, output: DType) -> Result<Box<dyn Kernel>, KernelError>
 where
     O: fold::Combine<f32> + fold::Combine<f64> + fold::Combine<i64> + fold::Combine<i32>,
 {
-    with_comparable!(input, C, L, native => fold::<C, O, L>(plan, native, loader(input), input, output))
+    Ok(with_comparable!(input, |C, L, native, load, store| {
+        fold::<C, O, L>(plan, native, load(input)?, store(output)?, input, output)
+    }))
 }
 
-fn position(max: bool, plan: Plan, input: DType, values: Option<DType>) -> Result<Box<dyn Kernel>, KernelError> {
+fn position(max: bool, plan: Plan, input: DType, values: bool) -> Result<Box<dyn Kernel>, KernelError> {
     if u32::try_from(plan.count).is_err() {
         let what = format!("positions among {} elements", plan.count);
         return Err(KernelError::Unsupported { kernel: "reduce", what });
     }
-    Ok(with_comparable!(input, C, L, native => {
-        let (load, item) = (loader::<C>(input), input.size());
-        let values = values.map(|d| (storer::<C>(d), d.size()));
+    Ok(with_comparable!(input, |C, L, native, load, store| {
+        let (load, item) = (load(input)?, input.size());
+        let values = if values { Some((store(input)?, item)) } else { None };
         if max {
             Box::new(Arg::<C, Max, L> { plan, native, load, item, values, op: PhantomData }) as Box<dyn Kernel>
         } else {

@@ -3,116 +3,23 @@
 //! Rows along memory are normalised one by one; where another dimension lies along memory a tile of neighbouring
 //! rows is brought into the cache and normalised at once, one vector lane to a row.
 
+#![allow(clippy::needless_range_loop, reason = "one index walks rows, tiles and totals alike")]
+
 pub(crate) mod exp;
 #[cfg(test)]
 mod tests;
 
-use crate::pool::parallel_for;
-use crate::reduce::element::{Accumulator, Float, Load, Store, loader, storer};
+use crate::reduce::element::Float;
 use crate::reduce::fold::{Combine, Max, horizontal, lanes};
-use crate::reduce::plan::{Axes, Axis, GRAIN, axes, offsets};
 use crate::reduce::scratch::{Scratch, sum};
+use crate::reduce::walk::{Addresses, Operand, WIDTH, Walk};
 use crate::simd::vectorized;
 use crate::{Kernel, KernelError};
 use neuron_ir::{DType, Scalar, TensorType};
 use std::mem::MaybeUninit;
 
-/// Most rows normalised at once.
-const WIDTH: usize = 256;
-
-/// Elements of a tile of rows.
-const TILE: usize = 32 * 1024;
-
-/// Rows longer than this are gathered one by one, whatever their stride.
-const LONGEST: usize = 64 * 1024;
-
 /// Exponentials computed before they are summed: they are still in the first-level cache.
 const BLOCK: usize = 1024;
-
-/// How up to three tensors of one shape are walked along a dimension.
-#[derive(Debug)]
-struct Walk {
-    kept: Axes,
-    inner: Axis,
-    dim: Axis,
-    columns: bool,
-    chunk: usize,
-    chunks: usize,
-    units: usize,
-}
-
-impl Walk {
-    fn new(kernel: &'static str, tensors: &[&TensorType], dim: usize) -> Result<Walk, KernelError> {
-        let first = tensors[0];
-        let rank = first.rank();
-        if dim >= rank.max(1) || tensors.iter().any(|t| t.sizes != first.sizes) {
-            return Err(KernelError::Unsupported { kernel, what: format!("{first} along dimension {dim}") });
-        }
-        let mut kept = axes(tensors, (0..rank).filter(|&d| d != dim), true);
-        let mut along = Axis::UNIT;
-        if rank > 0 {
-            along.extent = first.sizes[dim] as usize;
-            for (s, t) in along.strides.iter_mut().zip(tensors) {
-                *s = t.strides[dim] as isize;
-            }
-        }
-        let inner = kept.pop().unwrap_or(Axis::UNIT);
-        let n = along.extent;
-        let narrow = along.strides[0] != 1 && (1..along.strides[0]).contains(&inner.strides[0]);
-        let columns = n <= LONGEST && (narrow && inner.extent >= 4 || n < 16 && inner.extent >= 16);
-        let chunk = if columns {
-            (TILE / n.max(1)).next_multiple_of(16).min(WIDTH).min(inner.extent)
-        } else {
-            (GRAIN / n.max(1)).clamp(1, WIDTH).min(inner.extent)
-        };
-        let chunks = inner.extent.div_ceil(chunk.max(1));
-        let units =
-            if n == 0 || first.numel() == 0 { 0 } else { kept.iter().map(|a| a.extent).product::<usize>() * chunks };
-        Ok(Walk { kept, inner, dim: along, columns, chunk, chunks, units })
-    }
-
-    /// Calls `body` with the offsets of the first row and the number of rows, for every unit.
-    #[inline(always)]
-    fn run(&self, body: impl Fn([isize; 3], usize) + Sync) {
-        let group = (GRAIN / (self.chunk * self.dim.extent).max(1)).max(1);
-        parallel_for(self.units.div_ceil(group), |task| {
-            for unit in task * group..((task + 1) * group).min(self.units) {
-                let first = unit % self.chunks * self.chunk;
-                let mut at = offsets(&self.kept, unit / self.chunks);
-                for (a, s) in at.iter_mut().zip(self.inner.strides) {
-                    *a += first as isize * s;
-                }
-                body(at, self.chunk.min(self.inner.extent - first));
-            }
-        });
-    }
-
-    fn elements(&self) -> u64 {
-        (self.units * self.chunk * self.dim.extent) as u64
-    }
-}
-
-/// One operand: how its elements become accumulators and back.
-#[derive(Debug)]
-struct Operand<C> {
-    load: Load<C>,
-    store: Store<C>,
-    /// Elements are accumulators and lie side by side along the dimension.
-    direct: bool,
-    item: isize,
-}
-
-impl<C: Accumulator> Operand<C> {
-    fn new(tensor: &TensorType, compute: DType, walk: &Walk, position: usize) -> Operand<C> {
-        let dense = walk.dim.strides[position] == 1 || walk.dim.extent == 1;
-        Operand {
-            load: loader(tensor.dtype),
-            store: storer(tensor.dtype),
-            direct: tensor.dtype == compute && dense,
-            item: tensor.dtype.size() as isize,
-        }
-    }
-}
 
 /// The type to compute in, if the dtypes are floating-point and allow one.
 fn compute_type(kernel: &'static str, tensors: &[&TensorType]) -> Result<DType, KernelError> {
@@ -123,11 +30,6 @@ fn compute_type(kernel: &'static str, tensors: &[&TensorType]) -> Result<DType, 
     }
     Ok(if tensors.iter().any(|t| t.dtype == DType::F64) { DType::F64 } else { DType::F32 })
 }
-
-#[derive(Clone, Copy)]
-struct Addresses<const N: usize>([*mut u8; N]);
-// SAFETY: threads write to disjoint rows.
-unsafe impl<const N: usize> Sync for Addresses<N> {}
 
 /// Softmax or its logarithm. Buffers: input, output; they may be the same.
 #[derive(Debug)]
@@ -144,8 +46,8 @@ impl Softmax {
     pub fn new(input: &TensorType, dim: usize, log: bool, output: &TensorType) -> Result<Softmax, KernelError> {
         let walk = Walk::new("softmax", &[input, output], dim)?;
         let kernel: Box<dyn Kernel> = match compute_type("softmax", &[input, output])? {
-            DType::F64 => Box::new(Forward::<f64, 32>::new(walk, log, input, output, DType::F64)),
-            _ => Box::new(Forward::<f32, 64>::new(walk, log, input, output, DType::F32)),
+            DType::F64 => Box::new(Forward::<f64, 32>::new(walk, log, input, output, DType::F64)?),
+            _ => Box::new(Forward::<f32, 64>::new(walk, log, input, output, DType::F32)?),
         };
         Ok(Softmax { kernel })
     }
@@ -174,9 +76,15 @@ impl<C: Float, const L: usize> Forward<C, L>
 where
     Max: Combine<C>,
 {
-    fn new(walk: Walk, log: bool, input: &TensorType, output: &TensorType, compute: DType) -> Self {
-        let (x, y) = (Operand::new(input, compute, &walk, 0), Operand::new(output, compute, &walk, 1));
-        Forward { walk, log, x, y }
+    fn new(
+        walk: Walk,
+        log: bool,
+        input: &TensorType,
+        output: &TensorType,
+        compute: DType,
+    ) -> Result<Self, KernelError> {
+        let (x, y) = (Operand::new(input, compute, &walk, 0)?, Operand::new(output, compute, &walk, 1)?);
+        Ok(Forward { walk, log, x, y })
     }
 
     #[inline(always)]
@@ -376,8 +284,8 @@ impl SoftmaxBackward {
         let tensors = [grad, out, grad_in];
         let walk = Walk::new("softmax_backward", &tensors, dim)?;
         let kernel: Box<dyn Kernel> = match compute_type("softmax_backward", &tensors)? {
-            DType::F64 => Box::new(Backward::<f64, 32>::new(walk, log, &tensors, DType::F64)),
-            _ => Box::new(Backward::<f32, 64>::new(walk, log, &tensors, DType::F32)),
+            DType::F64 => Box::new(Backward::<f64, 32>::new(walk, log, &tensors, DType::F64)?),
+            _ => Box::new(Backward::<f32, 64>::new(walk, log, &tensors, DType::F32)?),
         };
         Ok(SoftmaxBackward { kernel })
     }
@@ -402,9 +310,10 @@ struct Backward<C, const L: usize> {
 }
 
 impl<C: Float, const L: usize> Backward<C, L> {
-    fn new(walk: Walk, log: bool, tensors: &[&TensorType; 3], compute: DType) -> Self {
-        let operands = std::array::from_fn(|i| Operand::new(tensors[i], compute, &walk, i));
-        Backward { walk, log, operands }
+    fn new(walk: Walk, log: bool, tensors: &[&TensorType; 3], compute: DType) -> Result<Self, KernelError> {
+        let operand = |i: usize| Operand::new(tensors[i], compute, &walk, i);
+        let operands = [operand(0)?, operand(1)?, operand(2)?];
+        Ok(Backward { walk, log, operands })
     }
 
     #[inline(always)]

@@ -36,7 +36,6 @@ pub(super) const ROWS: &[Row] = &[
     (&["aten::_softmax_backward_data", "aten::_softmax_backward_data.out"], |l| softmax_backward(l, false)),
     (&["aten::_log_softmax_backward_data", "aten::_log_softmax_backward_data.out"], |l| softmax_backward(l, true)),
     (&["aten::sort.stable", "aten::sort.values_stable"], sort),
-    (&["aten::topk", "aten::topk.values"], topk),
     (&["aten::cumsum", "aten::cumsum_", "aten::cumsum.out"], |l| running(l, ReduceOp::Sum)),
     (&["aten::cumprod", "aten::cumprod_", "aten::cumprod.out"], |l| running(l, ReduceOp::Prod)),
 ];
@@ -254,18 +253,14 @@ fn sorted(l: &mut Lower, dim: usize, descending: bool, k: i64) -> Lowered {
     l.store_value(Value(first.0 + 1))
 }
 
-/// `(self, stable, dim, descending)`
+/// `(self, stable, dim, descending)`. Where ties may stand in any order they stand in the CPU's, as do those of topk: the
+/// experts a router of equal scores picks are then the same on both.
 fn sort(l: &mut Lower) -> Lowered {
+    if !l.flag(1) {
+        return Err(LowerError::unsupported("ties in the order of the CPU's unstable sort"));
+    }
     let sizes = one_if_scalar(&l.ty(0)?.sizes);
     let dim = wrap_dim(l.int(2)?, sizes.len())?;
     let descending = l.flag(3);
     sorted(l, dim, descending, sizes[dim])
-}
-
-/// `(self, k, dim, largest, sorted)`: always sorted
-fn topk(l: &mut Lower) -> Lowered {
-    let sizes = one_if_scalar(&l.ty(0)?.sizes);
-    let dim = wrap_dim(l.int(2)?, sizes.len())?;
-    let (k, largest) = (l.int(1)?, l.flag(3));
-    sorted(l, dim, largest, k)
 }

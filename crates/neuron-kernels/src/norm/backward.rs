@@ -48,17 +48,17 @@ impl<C: Float, const CENTER: bool, const L: usize> Backward<C, CENTER, L> {
         weight: Option<DType>,
         stats: DType,
         want: [bool; 3],
-    ) -> Self {
-        Backward {
+    ) -> Result<Self, KernelError> {
+        Ok(Backward {
             rows,
             length,
-            grad: Dense::new(grad),
-            x: Dense::new(x),
-            weight: weight.map(Dense::new),
-            stats: Dense::new(stats),
-            affine: Dense::new(weight.unwrap_or(x)),
+            grad: Dense::new(grad)?,
+            x: Dense::new(x)?,
+            weight: weight.map(Dense::new).transpose()?,
+            stats: Dense::new(stats)?,
+            affine: Dense::new(weight.unwrap_or(x))?,
             want,
-        }
+        })
     }
 
     /// Number of blocks and rows in each, by size alone.

@@ -1,7 +1,7 @@
 //! Normalisation.
 
 use crate::pool::parallel_for;
-use crate::reduce::element::{Float, Load, Store, loader, storer};
+use crate::reduce::element::{Float, Load, Store, load_float, store_float};
 use crate::reduce::plan::GRAIN;
 use crate::reduce::scratch::{Scratch, sum};
 use crate::simd::vectorized;
@@ -19,9 +19,9 @@ pub(super) struct Dense<C> {
 }
 
 impl<C: Float> Dense<C> {
-    pub(super) fn new(dtype: DType) -> Dense<C> {
+    pub(super) fn new(dtype: DType) -> Result<Dense<C>, KernelError> {
         let direct = dtype == if size_of::<C>() == 8 { DType::F64 } else { DType::F32 };
-        Dense { load: loader(dtype), store: storer(dtype), direct, item: dtype.size() }
+        Ok(Dense { load: load_float(dtype)?, store: store_float(dtype)?, direct, item: dtype.size() })
     }
 
     /// The `n` elements from number `first`: in place, or converted into `buffer`.
@@ -80,9 +80,10 @@ impl<C: Float, const CENTER: bool, const L: usize> Forward<C, CENTER, L> {
         bias: Option<DType>,
         out: DType,
         stats: DType,
-    ) -> Self {
-        let (weight, bias) = (weight.map(Dense::new), bias.map(Dense::new));
-        Forward { rows, length, eps, x: Dense::new(x), weight, bias, out: Dense::new(out), stats: Dense::new(stats) }
+    ) -> Result<Self, KernelError> {
+        let (weight, bias) = (weight.map(Dense::new).transpose()?, bias.map(Dense::new).transpose()?);
+        let (x, out, stats) = (Dense::new(x)?, Dense::new(out)?, Dense::new(stats)?);
+        Ok(Forward { rows, length, eps, x, weight, bias, out, stats })
     }
 
     #[inline(always)]

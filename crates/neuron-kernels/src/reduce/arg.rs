@@ -3,6 +3,7 @@
 use super::element::{Accumulator, Load, Store};
 use super::fold::{Extreme, horizontal, lanes};
 use super::plan::{Engine, Plan, TILE, drive};
+use crate::simd::vectorized;
 use crate::{Kernel, KernelError};
 use neuron_ir::Scalar;
 use std::marker::PhantomData;
@@ -169,18 +170,24 @@ impl<C: Accumulator, O: Extreme<C>, const L: usize> Engine for Arg<C, O, L> {
         &self.plan
     }
 
-    #[inline(always)]
     unsafe fn reduce(&self, input: *const u8, width: usize, start: usize, end: usize, out: *mut (C, u32)) {
-        // SAFETY: passed on to the caller.
-        unsafe {
-            if self.plan.columns {
-                self.columns(input, width, start, end, out);
-                return;
-            }
+        if self.plan.columns {
+            // SAFETY: passed on to the caller.
+            vectorized(
+                #[inline(always)]
+                || unsafe { self.columns(input, width, start, end, out) },
+            );
+        } else {
             let stride = self.plan.inner.strides[0] * self.item as isize;
-            for i in 0..width {
-                *out.add(i) = self.row(input.offset(i as isize * stride), start, end);
-            }
+            vectorized(
+                #[inline(always)]
+                || {
+                    for i in 0..width {
+                        // SAFETY: passed on to the caller.
+                        unsafe { *out.add(i) = self.row(input.offset(i as isize * stride), start, end) };
+                    }
+                },
+            );
         }
     }
 

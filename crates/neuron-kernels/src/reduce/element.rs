@@ -1,5 +1,7 @@
 //! Storage types and the types they are accumulated in.
 
+use crate::KernelError;
+use crate::simd::vectorized;
 use neuron_ir::DType;
 
 /// A type a tensor stores. Conversions are branch-free, so that loops over them become vector code.
@@ -134,7 +136,7 @@ fn widen_bf16(bits: u16) -> f32 {
 fn narrow_bf16(v: f32) -> u16 {
     let bits = v.to_bits();
     let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
-    (if v != v { 0x7fc0 } else { rounded }) as u16
+    (if v.is_nan() { 0x7fc0 } else { rounded }) as u16
 }
 
 #[inline(always)]
@@ -243,51 +245,28 @@ macro_rules! float {
 float!(f32, crate::softmax::exp::exp_f32);
 float!(f64, crate::softmax::exp::exp_f64);
 
-/// Runs `$body` with `$T` standing for the [`Element`] type of a dtype.
+/// Runs `$body` with `$T` standing for the [`Element`] type of a dtype; gives `None` for other dtypes than those listed.
 macro_rules! with_element {
-    ($dtype:expr, $T:ident => $body:expr) => {{
+    (floats: $dtype:expr, $T:ident => $body:expr) => {
+        with_element!($dtype, $T => $body, F16: Half, BF16: BFloat16, F32: f32, F64: f64)
+    };
+    (integers: $dtype:expr, $T:ident => $body:expr) => {
+        with_element!($dtype, $T => $body, U8: u8, I8: i8, I16: i16, I32: i32, I64: i64, Bool: Truth)
+    };
+    (any: $dtype:expr, $T:ident => $body:expr) => {
+        with_element!($dtype, $T => $body, F16: Half, BF16: BFloat16, F32: f32, F64: f64, U8: u8, I8: i8, I16: i16,
+            I32: i32, I64: i64, Bool: Truth)
+    };
+    ($dtype:expr, $T:ident => $body:expr, $($name:ident: $t:ident),*) => {{
+        #[allow(unused_imports, reason = "not every list has them all")]
         use $crate::reduce::element::{BFloat16, Half, Truth};
+        #[allow(unreachable_patterns, reason = "a list may have every dtype")]
         match $dtype {
-            neuron_ir::DType::U8 => {
-                type $T = u8;
-                $body
-            }
-            neuron_ir::DType::I8 => {
-                type $T = i8;
-                $body
-            }
-            neuron_ir::DType::I16 => {
-                type $T = i16;
-                $body
-            }
-            neuron_ir::DType::I32 => {
-                type $T = i32;
-                $body
-            }
-            neuron_ir::DType::I64 => {
-                type $T = i64;
-                $body
-            }
-            neuron_ir::DType::F16 => {
-                type $T = Half;
-                $body
-            }
-            neuron_ir::DType::F32 => {
-                type $T = f32;
-                $body
-            }
-            neuron_ir::DType::F64 => {
-                type $T = f64;
-                $body
-            }
-            neuron_ir::DType::Bool => {
-                type $T = Truth;
-                $body
-            }
-            neuron_ir::DType::BF16 => {
-                type $T = BFloat16;
-                $body
-            }
+            $(neuron_ir::DType::$name => {
+                type $T = $t;
+                Some($body)
+            })*
+            _ => None,
         }
     }};
 }
@@ -300,90 +279,117 @@ pub(crate) type Load<C> = unsafe fn(src: *const u8, stride: isize, n: usize, dst
 /// Writes `n` elements of a dense buffer `stride` elements apart.
 pub(crate) type Store<C> = unsafe fn(src: *const C, n: usize, dst: *mut u8, stride: isize);
 
-/// The reader of `dtype` into accumulators of type `C`.
-pub(crate) fn loader<C: Accumulator>(dtype: DType) -> Load<C> {
-    #[inline(always)]
-    unsafe fn body<C: Accumulator, T: Element>(src: *const T, stride: isize, n: usize, dst: *mut C) {
-        // SAFETY: the caller vouches for `n` elements on either side.
-        unsafe {
-            if stride == 1 {
-                for i in 0..n {
-                    *dst.add(i) = C::load(*src.add(i));
-                }
-            } else {
-                for i in 0..n {
-                    *dst.add(i) = C::load(*src.offset(i as isize * stride));
-                }
+#[inline(always)]
+unsafe fn load_body<T: Copy, D>(src: *const T, stride: isize, n: usize, dst: *mut D, convert: impl Fn(T) -> D) {
+    // SAFETY: the caller vouches for `n` elements on either side.
+    unsafe {
+        if stride == 1 {
+            for i in 0..n {
+                *dst.add(i) = convert(*src.add(i));
+            }
+        } else {
+            for i in 0..n {
+                *dst.add(i) = convert(*src.offset(i as isize * stride));
             }
         }
     }
-    unsafe fn load<C: Accumulator, T: Element>(src: *const u8, stride: isize, n: usize, dst: *mut C) {
-        crate::simd::vectorized(
-            #[inline(always)]
-            // SAFETY: passed on to the caller.
-            || unsafe { body(src.cast::<T>(), stride, n, dst) },
-        );
-    }
-    with_element!(dtype, T => load::<C, T>)
 }
 
-/// The reader of the truth of `dtype`, as 0 or 1.
-pub(crate) fn truth_loader(dtype: DType) -> Load<u8> {
-    #[inline(always)]
-    unsafe fn body<T: Element>(src: *const T, stride: isize, n: usize, dst: *mut u8) {
-        // SAFETY: the caller vouches for `n` elements on either side.
-        unsafe {
-            if stride == 1 {
-                for i in 0..n {
-                    *dst.add(i) = (*src.add(i)).truth() as u8;
-                }
-            } else {
-                for i in 0..n {
-                    *dst.add(i) = (*src.offset(i as isize * stride)).truth() as u8;
-                }
-            }
-        }
-    }
-    unsafe fn load<T: Element>(src: *const u8, stride: isize, n: usize, dst: *mut u8) {
-        crate::simd::vectorized(
-            #[inline(always)]
-            // SAFETY: passed on to the caller.
-            || unsafe { body(src.cast::<T>(), stride, n, dst) },
-        );
-    }
-    with_element!(dtype, T => load::<T>)
+unsafe fn load<C: Accumulator, T: Element>(src: *const u8, stride: isize, n: usize, dst: *mut C) {
+    vectorized(
+        #[inline(always)]
+        // SAFETY: passed on to the caller.
+        || unsafe {
+            load_body(
+                src.cast::<T>(),
+                stride,
+                n,
+                dst,
+                #[inline(always)]
+                |v| C::load(v),
+            )
+        },
+    );
 }
 
-/// The writer of accumulators of type `C` as `dtype`.
-pub(crate) fn storer<C: Accumulator>(dtype: DType) -> Store<C> {
-    #[inline(always)]
-    unsafe fn body<C: Accumulator, T: Element>(src: *const C, n: usize, dst: *mut T, stride: isize) {
-        // SAFETY: the caller vouches for `n` elements on either side.
-        unsafe {
-            if stride == 1 {
-                for i in 0..n {
-                    *dst.add(i) = (*src.add(i)).store();
-                }
-            } else {
-                for i in 0..n {
-                    *dst.offset(i as isize * stride) = (*src.add(i)).store();
-                }
+unsafe fn load_truth<T: Element>(src: *const u8, stride: isize, n: usize, dst: *mut u8) {
+    vectorized(
+        #[inline(always)]
+        // SAFETY: passed on to the caller.
+        || unsafe {
+            load_body(
+                src.cast::<T>(),
+                stride,
+                n,
+                dst,
+                #[inline(always)]
+                |v| v.truth() as u8,
+            )
+        },
+    );
+}
+
+#[inline(always)]
+unsafe fn store_body<C: Accumulator, T: Element>(src: *const C, n: usize, dst: *mut T, stride: isize) {
+    // SAFETY: the caller vouches for `n` elements on either side.
+    unsafe {
+        if stride == 1 {
+            for i in 0..n {
+                *dst.add(i) = (*src.add(i)).store();
+            }
+        } else {
+            for i in 0..n {
+                *dst.offset(i as isize * stride) = (*src.add(i)).store();
             }
         }
     }
-    unsafe fn store<C: Accumulator, T: Element>(src: *const C, n: usize, dst: *mut u8, stride: isize) {
-        if n == 1 {
-            // SAFETY: passed on to the caller.
-            unsafe { *dst.cast::<T>() = (*src).store() };
-            return;
-        }
-        crate::simd::vectorized(
-            #[inline(always)]
-            // SAFETY: passed on to the caller.
-            || unsafe { body(src, n, dst.cast::<T>(), stride) },
-        );
+}
+
+unsafe fn store<C: Accumulator, T: Element>(src: *const C, n: usize, dst: *mut u8, stride: isize) {
+    if n == 1 {
+        // SAFETY: passed on to the caller.
+        unsafe { *dst.cast::<T>() = (*src).store() };
+        return;
     }
-    with_element!(dtype, T => store::<C, T>)
+    vectorized(
+        #[inline(always)]
+        // SAFETY: passed on to the caller.
+        || unsafe { store_body(src, n, dst.cast::<T>(), stride) },
+    );
+}
+
+fn refuse(dtype: DType) -> KernelError {
+    KernelError::dtype("conversion", dtype)
+}
+
+/// The reader of a floating-point `dtype`.
+pub(crate) fn load_float<C: Float>(dtype: DType) -> Result<Load<C>, KernelError> {
+    with_element!(floats: dtype, T => load::<C, T> as Load<C>).ok_or_else(|| refuse(dtype))
+}
+
+/// The reader of an integer `dtype` or `bool`.
+pub(crate) fn load_integer<C: Accumulator>(dtype: DType) -> Result<Load<C>, KernelError> {
+    with_element!(integers: dtype, T => load::<C, T> as Load<C>).ok_or_else(|| refuse(dtype))
+}
+
+/// The reader of the truth of any `dtype`, as 0 or 1.
+pub(crate) fn loader_of_truth(dtype: DType) -> Result<Load<u8>, KernelError> {
+    with_element!(any: dtype, T => load_truth::<T> as Load<u8>).ok_or_else(|| refuse(dtype))
+}
+
+/// The writer of a floating-point `dtype`.
+pub(crate) fn store_float<C: Float>(dtype: DType) -> Result<Store<C>, KernelError> {
+    with_element!(floats: dtype, T => store::<C, T> as Store<C>).ok_or_else(|| refuse(dtype))
+}
+
+/// The writer of an integer `dtype` or `bool`.
+pub(crate) fn store_integer<C: Accumulator>(dtype: DType) -> Result<Store<C>, KernelError> {
+    with_element!(integers: dtype, T => store::<C, T> as Store<C>).ok_or_else(|| refuse(dtype))
+}
+
+/// The writer of any `dtype`.
+pub(crate) fn store_any<C: Accumulator>(dtype: DType) -> Result<Store<C>, KernelError> {
+    with_element!(any: dtype, T => store::<C, T> as Store<C>).ok_or_else(|| refuse(dtype))
 }
 
 #[cfg(test)]

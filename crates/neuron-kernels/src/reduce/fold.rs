@@ -1,7 +1,10 @@
 //! Reductions whose elements combine in any order: sum, product, extremes, any and all.
 
+#![allow(clippy::needless_range_loop, reason = "one index walks several rows of lanes")]
+
 use super::element::{Accumulator, Load, Store};
 use super::plan::{Engine, Plan, TILE, drive};
+use crate::simd::vectorized;
 use crate::{Kernel, KernelError};
 use neuron_ir::Scalar;
 use std::fmt::Debug;
@@ -338,18 +341,24 @@ impl<C: Accumulator, O: Combine<C>, const L: usize> Engine for Fold<C, O, L> {
         &self.plan
     }
 
-    #[inline(always)]
     unsafe fn reduce(&self, input: *const u8, width: usize, start: usize, end: usize, out: *mut C) {
-        // SAFETY: passed on to the caller.
-        unsafe {
-            if self.plan.columns {
-                self.columns(input, width, start, end, out);
-                return;
-            }
+        if self.plan.columns {
+            // SAFETY: passed on to the caller.
+            vectorized(
+                #[inline(always)]
+                || unsafe { self.columns(input, width, start, end, out) },
+            );
+        } else {
             let stride = self.plan.inner.strides[0] * self.item as isize;
-            for i in 0..width {
-                *out.add(i) = self.row(input.offset(i as isize * stride), start, end);
-            }
+            vectorized(
+                #[inline(always)]
+                || {
+                    for i in 0..width {
+                        // SAFETY: passed on to the caller.
+                        unsafe { *out.add(i) = self.row(input.offset(i as isize * stride), start, end) };
+                    }
+                },
+            );
         }
     }
 

@@ -2,7 +2,6 @@
 
 use crate::KernelError;
 use crate::pool::parallel_for;
-use crate::simd::vectorized;
 use neuron_ir::TensorType;
 use smallvec::SmallVec;
 use std::fmt::Debug;
@@ -235,7 +234,7 @@ pub(crate) trait Engine: Send + Sync + Debug {
     fn plan(&self) -> &Plan;
 
     /// Reduces the elements from number `start` to before `end` of `width` results, the first of which starts at
-    /// `input`; implementations are `#[inline(always)]`.
+    /// `input`.
     ///
     /// # Safety
     /// `input` is the address of an element the plan names, `out` has room for `width` partial results.
@@ -271,70 +270,49 @@ unsafe impl<P> Sync for Shared<P> {}
 /// The buffers are those the plan was made for; the second output is not looked at where the plan has one.
 pub(crate) unsafe fn drive<E: Engine>(engine: &E, input: *const u8, outputs: [*mut u8; 2]) {
     let plan = engine.plan();
+    let splits = plan.splits;
     let memory = Addresses { input, outputs };
-    if plan.splits > 1 {
-        // SAFETY: passed on to the caller.
-        unsafe { drive_split(engine, memory) };
-        return;
-    }
-    let group = (GRAIN / (plan.chunk * plan.count).max(1)).max(1);
-    parallel_for(plan.units.div_ceil(group), |task| {
-        let memory = &memory;
-        vectorized(
-            #[inline(always)]
-            || {
-                let mut buffer = [const { MaybeUninit::<E::Partial>::uninit() }; TILE];
-                let results = buffer.as_mut_ptr().cast::<E::Partial>();
-                for unit in task * group..((task + 1) * group).min(plan.units) {
-                    let (at, width) = plan.unit(unit);
-                    // SAFETY: the offsets are those of elements of the tensors; `width <= TILE`.
-                    unsafe {
-                        engine.reduce(memory.input.offset(at[0] * plan.item as isize), width, 0, plan.count, results);
-                        engine.finish(results, width, memory.outputs, [at[1], at[2]]);
-                    }
+    // Where there are few results, the parts of each are reduced in parallel, then merged in order.
+    let mut parts: Vec<MaybeUninit<E::Partial>> =
+        Vec::with_capacity(if splits > 1 { plan.units * splits * plan.chunk } else { 0 });
+    let parts = Shared(parts.as_mut_ptr().cast::<E::Partial>());
+    let group = if splits > 1 { 1 } else { (GRAIN / (plan.chunk * plan.count).max(1)).max(1) };
+    let pieces = plan.units * splits;
+    parallel_for(pieces.div_ceil(group), |task| {
+        let (memory, parts) = (&memory, &parts);
+        let mut buffer = [const { MaybeUninit::<E::Partial>::uninit() }; TILE];
+        for piece in task * group..((task + 1) * group).min(pieces) {
+            let (unit, split) = if splits == 1 { (piece, 0) } else { (piece / splits, piece % splits) };
+            let (at, width) = plan.unit(unit);
+            let start = split * plan.step;
+            let end = if splits == 1 { plan.count } else { (start + plan.step).min(plan.count) };
+            // SAFETY: the offsets are those of elements of the tensors; every piece has its part of `parts`, and
+            // `width <= chunk <= TILE`.
+            unsafe {
+                let results = if splits == 1 {
+                    buffer.as_mut_ptr().cast::<E::Partial>()
+                } else {
+                    parts.0.add(piece * plan.chunk)
+                };
+                let from = memory.input.offset(at[0] * plan.item as isize);
+                engine.reduce(from, width, start, end, results);
+                if splits == 1 {
+                    engine.finish(results, width, memory.outputs, [at[1], at[2]]);
                 }
-            },
-        );
+            }
+        }
     });
-}
-
-/// [`drive`] where there are few results: the parts of each are reduced in parallel, then merged in order.
-unsafe fn drive_split<E: Engine>(engine: &E, memory: Addresses) {
-    let plan = engine.plan();
-    let mut partial: Vec<MaybeUninit<E::Partial>> = Vec::with_capacity(plan.units * plan.splits * plan.chunk);
-    let shared = Shared(partial.as_mut_ptr().cast::<E::Partial>());
-    parallel_for(plan.units * plan.splits, |task| {
-        let (memory, shared) = (&memory, &shared);
-        vectorized(
-            #[inline(always)]
-            || {
-                let (at, width) = plan.unit(task / plan.splits);
-                let start = task % plan.splits * plan.step;
-                let end = (start + plan.step).min(plan.count);
-                // SAFETY: the offsets are those of elements of the tensors; every task has its part of `shared`.
-                unsafe {
-                    engine.reduce(
-                        memory.input.offset(at[0] * plan.item as isize),
-                        width,
-                        start,
-                        end,
-                        shared.0.add(task * plan.chunk),
-                    );
-                }
-            },
-        );
-    });
-    for unit in 0..plan.units {
+    for unit in 0..if splits > 1 { plan.units } else { 0 } {
         let (at, width) = plan.unit(unit);
         // SAFETY: the tasks have written `width` results for each part.
         unsafe {
-            let first = shared.0.add(unit * plan.splits * plan.chunk);
+            let first = parts.0.add(unit * splits * plan.chunk);
             for i in 0..width {
-                for split in 1..plan.splits {
+                for split in 1..splits {
                     *first.add(i) = E::merge(*first.add(i), *first.add(split * plan.chunk + i));
                 }
             }
-            engine.finish(first, width, memory.outputs, [at[1], at[2]]);
+            engine.finish(first, width, outputs, [at[1], at[2]]);
         }
     }
 }

@@ -119,13 +119,13 @@ impl Tensor {
     pub(crate) fn get(&self, index: usize) -> f64 {
         let p = self.memory.as_ptr();
         // SAFETY: `place` is inside of the memory.
-        with_element!(self.ty.dtype, T => unsafe { (*p.cast::<T>().add(self.place(index))).to_f64() })
+        with_element!(any: self.ty.dtype, T => unsafe { (*p.cast::<T>().add(self.place(index))).to_f64() }).unwrap()
     }
 
     pub(crate) fn set(&mut self, index: usize, value: f64) {
         let (at, p) = (self.place(index), self.memory.as_mut_ptr());
         // SAFETY: `place` is inside of the memory.
-        with_element!(self.ty.dtype, T => unsafe { *p.cast::<T>().add(at) = T::from_f64(value) })
+        with_element!(any: self.ty.dtype, T => unsafe { *p.cast::<T>().add(at) = T::from_f64(value) }).unwrap()
     }
 
     pub(crate) fn values(&self) -> Vec<f64> {

@@ -2,6 +2,7 @@
 
 use super::element::{Element, Store};
 use super::plan::{Engine, Plan, TILE, drive};
+use crate::simd::vectorized;
 use crate::{Kernel, KernelError};
 use neuron_ir::Scalar;
 use std::marker::PhantomData;
@@ -169,18 +170,27 @@ impl<T: Element> Engine for Moments<T> {
         &self.plan
     }
 
-    #[inline(always)]
     unsafe fn reduce(&self, input: *const u8, width: usize, start: usize, end: usize, out: *mut Partial) {
         let input = input.cast::<T>();
-        // SAFETY: passed on to the caller.
-        unsafe {
-            if self.plan.columns {
-                self.columns(input, width, start, end, out);
-                return;
-            }
-            for i in 0..width {
-                *out.add(i) = self.row(input.offset(i as isize * self.plan.inner.strides[0]), start, end);
-            }
+        if self.plan.columns {
+            // SAFETY: passed on to the caller.
+            vectorized(
+                #[inline(always)]
+                || unsafe { self.columns(input, width, start, end, out) },
+            );
+        } else {
+            vectorized(
+                #[inline(always)]
+                || {
+                    for i in 0..width {
+                        // SAFETY: passed on to the caller.
+                        unsafe {
+                            let row = input.offset(i as isize * self.plan.inner.strides[0]);
+                            *out.add(i) = self.row(row, start, end);
+                        }
+                    }
+                },
+            );
         }
     }
 
