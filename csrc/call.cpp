@@ -132,9 +132,9 @@ void Call::value(const c10::IValue& v, ArgumentKind kind, bool mutates) {
     const auto list = v.toListRef();
     const bool records = kind == ArgumentKind::Scalar || (!list.empty() && (list[0].isTensor() || list[0].isNone()));
     const Tag tag = records || list.empty() ? Tag::List
-        : list[0].isInt()                   ? Tag::IntList
-        : list[0].isDouble()                ? Tag::FloatList
-        : list[0].isBool()                  ? Tag::BoolList
+                    : list[0].isInt()       ? Tag::IntList
+                    : list[0].isDouble()    ? Tag::FloatList
+                    : list[0].isBool()      ? Tag::BoolList
                                             : Tag::None;
     if (tag == Tag::None) {
       unsupported = "a list of an unusual type";
@@ -167,8 +167,9 @@ void Call::value(const c10::IValue& v, ArgumentKind kind, bool mutates) {
   }
 }
 
-void Call::read(int32_t op, c10::ArrayRef<ArgumentKind> kinds, bool mutates, bool values_matter,
-                c10::ArrayRef<c10::IValue> arguments) {
+void Call::read(
+    int32_t op, c10::ArrayRef<ArgumentKind> kinds, bool mutates, bool values_matter,
+    c10::ArrayRef<c10::IValue> arguments) {
   values_matter_ = values_matter;
   key.push_back(static_cast<uint64_t>(op) | static_cast<uint64_t>(arguments.size()) << 32);
   for (size_t i = 0; i < arguments.size() && unsupported == nullptr; ++i) {

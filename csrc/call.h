@@ -2,14 +2,12 @@
 //
 // word 0: operator | arguments << 32, then a record per argument, whose first word is tag | payload << 8:
 //   None                                       nothing follows; also an undefined tensor, and any generator
-//   Tensor    dtype:8 rank:8 flags:8 alias:32  (1 + an earlier tensor at the same address, or 0) sizes, then strides unless contiguous
-//   Scalar    kind:8 (0 int, 1 float, 2 bool) zero:1 one:1 two:1 keyed:1; value in `scalars`, and if keyed in the next word
-//   Int       -                                the value
-//   Bool      the value
-//   Float     -                                bits of the double
-//   IntList, FloatList, BoolList   length      the values
-//   List      length                           a record per element (tensors, optional tensors or Scalars)
-//   String    bytes                            the bytes, padded with zeros
+//   Tensor    dtype:8 rank:8 flags:8 alias:32  (1 + an earlier tensor at the same address, or 0) sizes, then strides
+//   unless contiguous Scalar    kind:8 (0 int, 1 float, 2 bool) zero:1 one:1 two:1 keyed:1; value in `scalars`, and if
+//   keyed in the next word Int       -                                the value Bool      the value Float     - bits of
+//   the double IntList, FloatList, BoolList   length      the values List      length                           a
+//   record per element (tensors, optional tensors or Scalars) String    bytes                            the bytes,
+//   padded with zeros
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -52,8 +50,9 @@ struct Call {
 
   const at::Tensor* foreign = nullptr;   // a tensor that is not on `device` and not a host scalar
 
-  void read(int32_t op, c10::ArrayRef<ArgumentKind> kinds, bool mutates, bool values_matter,
-            c10::ArrayRef<c10::IValue> arguments);
+  void read(
+      int32_t op, c10::ArrayRef<ArgumentKind> kinds, bool mutates, bool values_matter,
+      c10::ArrayRef<c10::IValue> arguments);
 
  private:
   bool values_matter_ = false;

@@ -51,8 +51,7 @@ void order_after(c10::DeviceIndex device, c10::DeviceIndex other) {
   NeuronEvent* event = nullptr;
   check(neuron_event_create(other, false, &event));
   const auto status = neuron_event_record(event, other, neuron_current_stream(other));
-  const auto blocked =
-      status == NEURON_OK ? neuron_event_block(event, device, neuron_current_stream(device)) : status;
+  const auto blocked = status == NEURON_OK ? neuron_event_block(event, device, neuron_current_stream(device)) : status;
   neuron_event_destroy(event);
   check(blocked);
 }
@@ -72,8 +71,9 @@ void launch_copy(const at::Tensor& to, const at::Tensor& from, c10::DeviceIndex 
   auto record = [&](const at::Tensor& t) {
     const auto dtype = same_bits ? bits_of(t.dtype().itemsize()) : t.scalar_type();
     const bool contiguous = t.is_contiguous();
-    key.push_back(static_cast<uint64_t>(Tag::Tensor) | static_cast<uint64_t>(dtype) << 8 |
-                  static_cast<uint64_t>(t.dim()) << 16 | (contiguous ? kContiguous : 0) << 24);
+    key.push_back(
+        static_cast<uint64_t>(Tag::Tensor) | static_cast<uint64_t>(dtype) << 8 | static_cast<uint64_t>(t.dim()) << 16 |
+        (contiguous ? kContiguous : 0) << 24);
     key.append(t.sizes().begin(), t.sizes().end());
     if (!contiguous) {
       key.append(t.strides().begin(), t.strides().end());
@@ -129,7 +129,7 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
     return self;
   }
   const bool same_bits = self.scalar_type() == from.scalar_type() && self.is_conj() == from.is_conj() &&
-      self.is_neg() == from.is_neg() && self.dtype().itemsize() <= 8;
+                         self.is_neg() == from.is_neg() && self.dtype().itemsize() <= 8;
   if (!same_bits && !(has_kernel(self) && has_kernel(from))) {
     copy_on_host(self, from);
     return self;
@@ -137,8 +137,8 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
   if (self.device().type() != from.device().type()) {
     const auto& host = on_device(self) ? from : self;
     const auto device = on_device(self) ? self.device().index() : from.device().index();
-    TORCH_CHECK(host.device().type() == c10::DeviceType::CPU, "cannot copy between ", self.device(), " and ",
-                from.device());
+    TORCH_CHECK(
+        host.device().type() == c10::DeviceType::CPU, "cannot copy between ", self.device(), " and ", from.device());
     const bool asynchronous = non_blocking && neuron_host_is_pinned(host.const_data_ptr());
     launch_copy(self, from, device, same_bits);
     if (asynchronous) {

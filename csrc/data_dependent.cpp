@@ -49,8 +49,9 @@ at::Tensor nonzero(const at::Tensor& self) {
 }
 
 at::Tensor& nonzero_out(const at::Tensor& self, at::Tensor& out) {
-  TORCH_CHECK(out.scalar_type() == at::kLong, "nonzero: expected out tensor to have scalar type Long, but got ",
-              out.scalar_type());
+  TORCH_CHECK(
+      out.scalar_type() == at::kLong, "nonzero: expected out tensor to have scalar type Long, but got ",
+      out.scalar_type());
   const at::Tensor result = nonzero(self);
   out.resize_(result.sizes());
   return out.copy_(result);
@@ -63,8 +64,8 @@ at::Tensor masked_select(const at::Tensor& self, const at::Tensor& mask) {
 }
 
 at::Tensor& masked_select_out(const at::Tensor& self, const at::Tensor& mask, at::Tensor& out) {
-  TORCH_CHECK(out.scalar_type() == self.scalar_type(),
-              "masked_select(): self and result must have the same scalar type");
+  TORCH_CHECK(
+      out.scalar_type() == self.scalar_type(), "masked_select(): self and result must have the same scalar type");
   const at::Tensor result = masked_select(self, mask);
   out.resize_(result.sizes());
   return out.copy_(result);
@@ -93,10 +94,14 @@ at::Tensor histc(const at::Tensor& self, int64_t bins, const c10::Scalar& min, c
 }
 
 bool equal(const at::Tensor& self, const at::Tensor& other) {
-  TORCH_CHECK(self.device() == other.device(), "Expected all tensors to be on the same device, but found at least two "
-              "devices, ", self.device(), " and ", other.device(), "! (when executing aten::equal)");
-  TORCH_CHECK(self.scalar_type() == other.scalar_type(), "Expected object of data type ", self.dtype(),
-              " but got data type ", other.dtype(), " for argument 'other' in call to equal");
+  TORCH_CHECK(
+      self.device() == other.device(),
+      "Expected all tensors to be on the same device, but found at least two "
+      "devices, ",
+      self.device(), " and ", other.device(), "! (when executing aten::equal)");
+  TORCH_CHECK(
+      self.scalar_type() == other.scalar_type(), "Expected object of data type ", self.dtype(), " but got data type ",
+      other.dtype(), " for argument 'other' in call to equal");
   return self.sizes() == other.sizes() && (self.numel() == 0 || self.eq(other).all().item<bool>());
 }
 
@@ -123,9 +128,9 @@ c10::IValue without_masks(const at::Tensor& self, const c10::IValue& indices) {
       continue;
     }
     for (int64_t d = 0; d < index.dim(); ++d, ++dim) {
-      TORCH_CHECK_INDEX(dim < self.dim() && index.size(d) == self.size(dim), "The shape of the mask ", index.sizes(),
-                        " at index ", d, " does not match the shape of the indexed tensor ", self.sizes(), " at index ",
-                        dim);
+      TORCH_CHECK_INDEX(
+          dim < self.dim() && index.size(d) == self.size(dim), "The shape of the mask ", index.sizes(), " at index ", d,
+          " does not match the shape of the indexed tensor ", self.sizes(), " at index ", dim);
     }
     if (index.dim() == 0) { // a mask over no dimension selects the whole or nothing, along a new one
       return c10::IValue();

@@ -132,11 +132,10 @@ Signature::Signature(const c10::OperatorHandle& op) {
     }
     returns.push_back(from);
   }
-  returns_list =
-      returns.size() == 1 && schema.returns()[0].type()->kind() == c10::TypeKind::ListType;
+  returns_list = returns.size() == 1 && schema.returns()[0].type()->kind() == c10::TypeKind::ListType;
   // Python's range: how many elements a result has depends on the numbers.
   masks = schema.name() == "aten::index" || schema.name() == "aten::_unsafe_index" ||
-      schema.name() == "aten::_index_put_impl_";
+          schema.name() == "aten::_index_put_impl_";
   values_matter = schema.name().starts_with("aten::arange");
   random = generator >= 0 || op.hasTag(at::Tag::nondeterministic_seeded);
 }
@@ -186,8 +185,7 @@ const NeuronPlan* BoxedOperator::build(const c10::OperatorHandle& handle, const 
       o.dtype = static_cast<int32_t>(t.scalar_type());
       o.rank = static_cast<int32_t>(t.dim());
       o.contiguous = t.is_contiguous();
-      o.bytes = static_cast<int64_t>(
-          at::detail::computeStorageNbytes(t.sizes(), t.strides(), t.dtype().itemsize()));
+      o.bytes = static_cast<int64_t>(at::detail::computeStorageNbytes(t.sizes(), t.strides(), t.dtype().itemsize()));
       owners.push_back(t);
       o.sizes = owners.back().sizes().data();
       o.strides = owners.back().strides().data();
@@ -246,8 +244,9 @@ bool BoxedOperator::expand_masks(torch::jit::Stack& stack) const {
   }
   const auto list = indices.toListRef();
   const bool fills = !signature_.mutated.empty() && list.size() == 1 && list[0].isTensor() &&
-      list[0].toTensor().scalar_type() == at::kBool && is_neuron(list[0].toTensor().unsafeGetTensorImpl()) &&
-      stack[first + 2].isTensor() && stack[first + 2].toTensor().numel() == 1 && !stack[first + 3].toBool();
+                     list[0].toTensor().scalar_type() == at::kBool &&
+                     is_neuron(list[0].toTensor().unsafeGetTensorImpl()) && stack[first + 2].isTensor() &&
+                     stack[first + 2].toTensor().numel() == 1 && !stack[first + 3].toBool();
   if (fills) {
     return true;
   }
@@ -259,8 +258,8 @@ bool BoxedOperator::expand_masks(torch::jit::Stack& stack) const {
   return true;
 }
 
-void BoxedOperator::operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet /*keys*/,
-                               torch::jit::Stack* stack) {
+void BoxedOperator::operator()(
+    const c10::OperatorHandle& handle, c10::DispatchKeySet /*keys*/, torch::jit::Stack* stack) {
   if (signature_.masks && !expand_masks(*stack)) {
     return fall_back(handle, stack, "a mask without dimensions among the indices");
   }
@@ -305,8 +304,9 @@ void BoxedOperator::operator()(const c10::OperatorHandle& handle, c10::DispatchK
       results.emplace_back(at::Tensor());
     } else {
       const auto rank = static_cast<size_t>(o.rank);
-      auto t = make_tensor(static_cast<c10::ScalarType>(o.dtype), {o.sizes, rank}, {o.strides, rank},
-                           o.contiguous != 0, static_cast<size_t>(o.bytes), call.device);
+      auto t = make_tensor(
+          static_cast<c10::ScalarType>(o.dtype), {o.sizes, rank}, {o.strides, rank}, o.contiguous != 0,
+          static_cast<size_t>(o.bytes), call.device);
       addresses.push_back(t.mutable_data_ptr());
       results.emplace_back(std::move(t));
     }
@@ -320,8 +320,9 @@ void BoxedOperator::operator()(const c10::OperatorHandle& handle, c10::DispatchK
     call.scalars.push_back({1, seed});
     call.scalars.push_back({1, offset});
   }
-  check(neuron_plan_launch(plan, addresses.data(), addresses.size(), call.scalars.data(), call.scalars.size(),
-                           call.device, neuron_current_stream(call.device)));
+  check(neuron_plan_launch(
+      plan, addresses.data(), addresses.size(), call.scalars.data(), call.scalars.size(), call.device,
+      neuron_current_stream(call.device)));
 
   if (signature_.returns_list) {
     c10::List<at::Tensor> list;
@@ -368,8 +369,9 @@ void register_operators() {
     const auto handle = c10::Dispatcher::singleton().findSchema(parsed);
     TORCH_CHECK(handle.has_value(), "operator table: this PyTorch has no operator ", name);
     library(name.substr(0, colons).c_str())
-        .impl(name.substr(colons + 2).c_str(),
-              torch::CppFunction::makeFromBoxedFunctor(std::make_unique<BoxedOperator>(i, *handle)));
+        .impl(
+            name.substr(colons + 2).c_str(),
+            torch::CppFunction::makeFromBoxedFunctor(std::make_unique<BoxedOperator>(i, *handle)));
   }
   register_factories(library("aten"));
   register_copies(library("aten"));

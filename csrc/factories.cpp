@@ -26,12 +26,13 @@ c10::Device device_or_current(std::optional<c10::Device> device) {
   return d;
 }
 
-at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides, std::optional<c10::ScalarType> dtype,
-                         std::optional<c10::Layout> layout, std::optional<c10::Device> device,
-                         std::optional<bool> pin_memory) {
+at::Tensor empty_strided(
+    c10::IntArrayRef sizes, c10::IntArrayRef strides, std::optional<c10::ScalarType> dtype,
+    std::optional<c10::Layout> layout, std::optional<c10::Device> device, std::optional<bool> pin_memory) {
   TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
-  TORCH_CHECK(layout.value_or(c10::kStrided) == c10::kStrided, "the neuron device has strided tensors only, got ",
-              layout.value_or(c10::kStrided));
+  TORCH_CHECK(
+      layout.value_or(c10::kStrided) == c10::kStrided, "the neuron device has strided tensors only, got ",
+      layout.value_or(c10::kStrided));
   at::detail::check_size_nonnegative(sizes);
   TORCH_CHECK_VALUE(sizes.size() == strides.size(), "mismatch in length of strides and shape");
   const auto type = dtype.value_or(c10::typeMetaToScalarType(c10::get_default_dtype()));
@@ -39,12 +40,13 @@ at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides, std::
   return make_tensor(type, sizes, strides, /*contiguous=*/false, bytes, device_or_current(device).index());
 }
 
-at::Tensor empty(c10::IntArrayRef sizes, std::optional<c10::ScalarType> dtype, std::optional<c10::Layout> layout,
-                 std::optional<c10::Device> device, std::optional<bool> pin_memory,
-                 std::optional<c10::MemoryFormat> memory_format) {
+at::Tensor empty(
+    c10::IntArrayRef sizes, std::optional<c10::ScalarType> dtype, std::optional<c10::Layout> layout,
+    std::optional<c10::Device> device, std::optional<bool> pin_memory, std::optional<c10::MemoryFormat> memory_format) {
   TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
-  TORCH_CHECK(layout.value_or(c10::kStrided) == c10::kStrided, "the neuron device has strided tensors only, got ",
-              layout.value_or(c10::kStrided));
+  TORCH_CHECK(
+      layout.value_or(c10::kStrided) == c10::kStrided, "the neuron device has strided tensors only, got ",
+      layout.value_or(c10::kStrided));
   at::detail::check_size_nonnegative(sizes);
   const auto type = dtype.value_or(c10::typeMetaToScalarType(c10::get_default_dtype()));
   const auto bytes = at::detail::computeStorageNbytesContiguous(sizes, c10::elementSize(type));
@@ -84,15 +86,17 @@ const at::Tensor& resize_(const at::Tensor& self, c10::IntArrayRef sizes, std::o
   return self;
 }
 
-at::Tensor& set_storage(at::Tensor& self, c10::Storage source, int64_t offset, c10::IntArrayRef sizes,
-                        c10::IntArrayRef strides) {
-  TORCH_CHECK(source.device() == self.device(), "Attempted to set the storage of a tensor on device \"", self.device(),
-              "\" to a storage on different device \"", source.device(),
-              "\".  This is no longer allowed; the devices must match.");
+at::Tensor& set_storage(
+    at::Tensor& self, c10::Storage source, int64_t offset, c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+  TORCH_CHECK(
+      source.device() == self.device(), "Attempted to set the storage of a tensor on device \"", self.device(),
+      "\" to a storage on different device \"", source.device(),
+      "\".  This is no longer allowed; the devices must match.");
   auto* impl = self.unsafeGetTensorImpl();
   TORCH_CHECK(offset >= 0, "Tensor: invalid storage offset ", offset);
-  TORCH_CHECK(strides.empty() || strides.size() == sizes.size(), "unequal size length (", sizes.size(),
-              ") and stride length (", strides.size(), ")");
+  TORCH_CHECK(
+      strides.empty() || strides.size() == sizes.size(), "unequal size length (", sizes.size(), ") and stride length (",
+      strides.size(), ")");
   impl->set_storage_keep_dtype(source);
   impl->set_storage_offset(offset);
   if (strides.empty()) {
@@ -101,8 +105,9 @@ at::Tensor& set_storage(at::Tensor& self, c10::Storage source, int64_t offset, c
     impl->set_sizes_and_strides(sizes, strides);
   }
   if (self.numel() > 0) {
-    grow(self.storage(),
-         at::detail::computeStorageNbytes(self.sizes(), self.strides(), self.dtype().itemsize(), offset));
+    grow(
+        self.storage(),
+        at::detail::computeStorageNbytes(self.sizes(), self.strides(), self.dtype().itemsize(), offset));
   }
   return self;
 }
@@ -113,8 +118,9 @@ at::Tensor& set_whole_storage(at::Tensor& self, c10::Storage source) {
 }
 
 at::Tensor& set_empty(at::Tensor& self) {
-  c10::Storage storage(c10::Storage::use_byte_size_t(), 0, allocate(0, self.device().index()),
-                       c10::GetAllocator(c10::DeviceType::PrivateUse1), /*resizable=*/true);
+  c10::Storage storage(
+      c10::Storage::use_byte_size_t(), 0, allocate(0, self.device().index()),
+      c10::GetAllocator(c10::DeviceType::PrivateUse1), /*resizable=*/true);
   return set_storage(self, std::move(storage), 0, {0}, {});
 }
 
@@ -122,12 +128,12 @@ void record_stream(at::Tensor& self, c10::Stream stream) {
   check(neuron_record_stream(self.storage().mutable_data(), stream.device_index(), static_cast<uint64_t>(stream.id())));
 }
 
-// Tensors of the host and of the device can take each other's place behind one TensorImpl: that is how Module.to() moves
-// parameters, which keeps tied weights tied and optimizers' references good.
+// Tensors of the host and of the device can take each other's place behind one TensorImpl: that is how Module.to()
+// moves parameters, which keeps tied weights tied and optimizers' references good.
 bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from) {
   auto plain = [](const at::Tensor& t) {
     return t.layout() == c10::kStrided && !t.is_quantized() &&
-        (t.device().type() == c10::DeviceType::CPU || t.device().type() == c10::DeviceType::PrivateUse1);
+           (t.device().type() == c10::DeviceType::CPU || t.device().type() == c10::DeviceType::PrivateUse1);
   };
   return plain(self) && plain(from);
 }

@@ -26,10 +26,17 @@ struct Alias {
 // Operators that PyTorch defines for index, length or section tensors on the host.
 bool accepts_host_tensors(const std::string& name) {
   static const std::unordered_set<std::string> names = {
-      "aten::index.Tensor",     "aten::_unsafe_index.Tensor", "aten::index.Tensor_out",
-      "aten::index_put_",       "aten::index_put",            "aten::_index_put_impl_",
-      "aten::_unsafe_index_put", "aten::index_put.out",       "aten::_pack_padded_sequence",
-      "aten::tensor_split.tensor_indices_or_sections",        "aten::_ctc_loss.Tensor",
+      "aten::index.Tensor",
+      "aten::_unsafe_index.Tensor",
+      "aten::index.Tensor_out",
+      "aten::index_put_",
+      "aten::index_put",
+      "aten::_index_put_impl_",
+      "aten::_unsafe_index_put",
+      "aten::index_put.out",
+      "aten::_pack_padded_sequence",
+      "aten::tensor_split.tensor_indices_or_sections",
+      "aten::_ctc_loss.Tensor",
       "aten::_ctc_loss_backward.Tensor",
   };
   return names.count(name) != 0;
@@ -49,10 +56,11 @@ class HostCall {
 
   // PyTorch's refusal of tensors on different devices.
   void check_devices(const std::string& name) const {
-    TORCH_CHECK(!other_ || accepts_host_tensors(name),
-                "Expected all tensors to be on the same device, but found at least two devices, ",
-                c10::Device(c10::DeviceType::PrivateUse1, device_).str(), " and ", other_.value_or(c10::kCPU).str(),
-                "! (when executing ", name, ")");
+    TORCH_CHECK(
+        !other_ || accepts_host_tensors(name),
+        "Expected all tensors to be on the same device, but found at least two devices, ",
+        c10::Device(c10::DeviceType::PrivateUse1, device_).str(), " and ", other_.value_or(c10::kCPU).str(),
+        "! (when executing ", name, ")");
   }
 
   void run();
@@ -158,8 +166,8 @@ at::Tensor HostCall::to_device(const at::Tensor& host) {
       return view;
     }
   }
-  at::Tensor device = at::empty_strided(host.sizes(), host.strides(),
-                                        host.options().device(c10::Device(c10::DeviceType::PrivateUse1, device_)));
+  at::Tensor device = at::empty_strided(
+      host.sizes(), host.strides(), host.options().device(c10::Device(c10::DeviceType::PrivateUse1, device_)));
   host_alias(device).copy_(host);
   return device;
 }
@@ -276,8 +284,9 @@ void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack, const ch
   const auto equivalent = host_equivalent(name, *stack);
   HostCall call(equivalent ? *equivalent : op, *stack);
   call.check_devices(name);
-  TORCH_CHECK_NOT_IMPLEMENTED(!neuron_fallback_forbidden(), name, " cannot run on the neuron device (", reason,
-                              ") and the CPU fallback is disabled by NEURON_FALLBACK_ENABLED=0");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !neuron_fallback_forbidden(), name, " cannot run on the neuron device (", reason,
+      ") and the CPU fallback is disabled by NEURON_FALLBACK_ENABLED=0");
   call.run();
   // After the fact: a call that the CPU kernel refuses is an error of the caller's, not a fallback.
   if (neuron_track_fallback(name.c_str(), reason)) {

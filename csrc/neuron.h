@@ -132,8 +132,8 @@ const char* neuron_op_name(int32_t op); // "aten::add.Tensor"
 // The plan for this key, or null. The plan lives at least until the calling thread's next look-up.
 const NeuronPlan* neuron_plan_find(const uint64_t* key, size_t words);
 // Lowers; outputs as the meta kernel gave them. A key without a lowering gives a plan too: see neuron_plan_unsupported.
-NeuronStatus neuron_plan_build(const uint64_t* key, size_t words, const NeuronOutput* outputs, size_t count,
-                               const NeuronPlan** plan);
+NeuronStatus neuron_plan_build(
+    const uint64_t* key, size_t words, const NeuronOutput* outputs, size_t count, const NeuronPlan** plan);
 // Why this key falls back, or null where it was lowered.
 const char* neuron_plan_unsupported(const NeuronPlan* plan);
 size_t neuron_plan_outputs(const NeuronPlan* plan, const NeuronOutput** outputs);
@@ -142,8 +142,9 @@ size_t neuron_plan_outputs(const NeuronPlan* plan, const NeuronOutput** outputs)
 uint64_t neuron_plan_random(const NeuronPlan* plan);
 // addresses: the tensor arguments in order, then the new tensors. Returns at once; errors that depend on values are
 // reported by the next synchronizing call.
-NeuronStatus neuron_plan_launch(const NeuronPlan* plan, void* const* addresses, size_t count,
-                                const NeuronScalar* scalars, size_t scalar_count, int32_t device, uint64_t stream);
+NeuronStatus neuron_plan_launch(
+    const NeuronPlan* plan, void* const* addresses, size_t count, const NeuronScalar* scalars, size_t scalar_count,
+    int32_t device, uint64_t stream);
 
 // Waits for earlier work of the stream so that the host may use device memory through neuron_host_view.
 NeuronStatus neuron_host_access(int32_t device, uint64_t stream);

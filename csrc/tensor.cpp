@@ -19,11 +19,12 @@ c10::DataPtr allocate(size_t bytes, c10::DeviceIndex device) {
   return {address, address, &neuron_free, c10::Device(c10::DeviceType::PrivateUse1, device)};
 }
 
-at::Tensor make_tensor(c10::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides, bool contiguous,
-                       size_t bytes, c10::DeviceIndex device) {
+at::Tensor make_tensor(
+    c10::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides, bool contiguous, size_t bytes,
+    c10::DeviceIndex device) {
   static c10::Allocator* const allocator = c10::GetAllocator(c10::DeviceType::PrivateUse1);
-  auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
-                                                       allocate(bytes, device), allocator, /*resizable=*/true);
+  auto storage = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), bytes, allocate(bytes, device), allocator, /*resizable=*/true);
   auto tensor = at::detail::make_tensor<c10::TensorImpl>(
       std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), c10::scalarTypeToTypeMeta(dtype));
   if (!contiguous) {
@@ -42,8 +43,8 @@ at::Tensor host_alias(const at::Tensor& t, c10::Storage storage) {
         c10::DataPtr(neuron_host_view(own.data()), c10::Device(c10::DeviceType::CPU)), c10::GetCPUAllocator(),
         /*resizable=*/true);
   }
-  auto host = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
-                                                       t.dtype());
+  auto host = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), t.dtype());
   auto* impl = host.unsafeGetTensorImpl();
   impl->set_storage_offset(t.storage_offset());
   impl->set_sizes_and_strides(t.sizes(), t.strides());

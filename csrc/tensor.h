@@ -9,8 +9,9 @@ namespace neuron {
 c10::DataPtr allocate(size_t bytes, c10::DeviceIndex device);
 
 // An uninitialised dense tensor. `bytes` is the size of its storage.
-at::Tensor make_tensor(c10::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides, bool contiguous,
-                       size_t bytes, c10::DeviceIndex device);
+at::Tensor make_tensor(
+    c10::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides, bool contiguous, size_t bytes,
+    c10::DeviceIndex device);
 
 inline bool is_neuron(const c10::TensorImpl* t) {
   return t->device_type() == c10::DeviceType::PrivateUse1;

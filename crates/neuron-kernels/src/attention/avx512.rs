@@ -481,10 +481,11 @@ unsafe fn weigh_of<W: Widen, const M: usize>(
                     }
                 }
             }
-            for m in 0..M {
+            let [even, odd] = &acc;
+            for (m, (even, odd)) in even.iter().zip(odd).enumerate() {
                 for v in 0..VECTORS {
                     let to = dst.wrapping_add(m * len + column + v * LANES);
-                    let sum = _mm512_add_ps(acc[0][m][v], acc[1][m][v]);
+                    let sum = _mm512_add_ps(even[v], odd[v]);
                     let old = _mm512_maskz_loadu_ps(mask[v], to);
                     _mm512_mask_storeu_ps(to, mask[v], _mm512_add_ps(old, sum));
                 }
