@@ -72,7 +72,7 @@ test-python: $(VENV)/.built
 
 lint: $(VENV)/.installed
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets --quiet -- -D warnings
+	cargo clippy --release --workspace --all-targets --quiet -- -D warnings
 	ruff check .
 	ruff format --check .
 	$(if $(CXX_SOURCES),clang-format --dry-run -Werror $(CXX_SOURCES))

@@ -4,7 +4,7 @@
 //! `csrc/neuron.h` ([`abi`]), and the Python package asks the runtime through PyO3 functions. Loading the module
 //! registers the device with PyTorch and starts nothing.
 
-#![expect(non_snake_case, reason = "Python imports the module as torch_neuronx._C")]
+#![allow(non_snake_case, reason = "Python imports the module as torch_neuronx._C")]
 
 pub mod abi;
 mod python;
