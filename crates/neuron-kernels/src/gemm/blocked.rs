@@ -1,7 +1,7 @@
 //! Large products: rows of `a` packed once for all tasks, panels of `b` packed by the task that multiplies them.
 //!
 //! A task owns a block of the output. For each block of the summed dimension and each panel of its columns it packs the
-//! panel, which then stays in the first-level cache while the packed rows stream past it from the second level. Which
+//! panel, which then stays in cache while the packed rows stream past it. Which
 //! products are added in which order depends on the sizes alone.
 
 use super::element::{Accumulator, Element};
@@ -12,7 +12,7 @@ use super::scratch::{self, Slot};
 use crate::pool::parallel_for;
 
 /// Most rows of an output block: with a block of the summed dimension they fill half the second-level cache.
-const BLOCK_ROWS: usize = 1024;
+const BLOCK_ROWS: usize = 512;
 /// Packed rows of this size stay in the second-level cache from panel to panel.
 const RESIDENT_BYTES: usize = 3 << 19;
 /// Most bytes of packed rows.

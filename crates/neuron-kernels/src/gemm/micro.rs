@@ -87,7 +87,8 @@ pub(super) struct Micro<A> {
     pub rows: usize,
     /// Width of a panel.
     pub cols: usize,
-    /// Length of the partial sums: a panel of this depth stays in the first-level cache.
+    /// Length of the partial sums. A deep panel streams from the second-level cache as fast as it is used, and saves
+    /// passes over the output.
     pub depth: usize,
     /// Instruction set.
     pub level: Level,
@@ -109,7 +110,7 @@ impl Micro<f32> {
         match Level::detect() {
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 => {
-                Micro { rows: 14, cols: 32, depth: 256, level: Level::Avx512, tile: super::avx512::tile_f32 }
+                Micro { rows: 14, cols: 32, depth: 512, level: Level::Avx512, tile: super::avx512::tile_f32 }
             }
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => Micro { rows: 6, cols: 16, depth: 256, level: Level::Avx2, tile: super::avx2::tile_f32 },
