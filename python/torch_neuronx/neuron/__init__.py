@@ -52,6 +52,9 @@ from torch_neuronx.neuron.memory import (
     reset_peak_memory_stats,
 )
 from torch_neuronx.neuron.random import (
+    _get_generator as _get_generator,
+)
+from torch_neuronx.neuron.random import (
     default_generators,
     get_rng_state,
     get_rng_state_all,
@@ -76,6 +79,9 @@ from torch_neuronx.neuron.streams import (
     synchronize,
     wait_event,
     wait_stream,
+)
+from torch_neuronx.neuron.streams import (
+    _sleep as _sleep,
 )
 
 __all__ = [
@@ -138,6 +144,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
+    if name == "_initialized":
+        # Activation checkpointing looks here to know whether there is a generator's state to keep.
+        return is_initialized()
     if name == "_initialized":  # torch.utils.checkpoint asks for it before it saves and restores the generators
         return is_initialized()
     if name in ("get_dynamo_metrics", "reset_dynamo_metrics"):

@@ -34,6 +34,10 @@ def _generator(index: int) -> torch.Generator:
     return torch._C._accelerator_getDefaultGenerator(index)
 
 
+def _get_generator(device: torch.types.Device = None) -> torch.Generator:
+    return _generator(_get_device_index(device, optional=True))
+
+
 def get_rng_state(device: torch.types.Device = "neuron") -> torch.Tensor:
     """The state of a device's generator, a CPU tensor of 16 bytes."""
     return _generator(_get_device_index(device, optional=True)).get_state()

@@ -140,6 +140,11 @@ def synchronize(device: torch.types.Device = None) -> None:
     torch._C._accelerator_synchronizeDevice(_get_device_index(device, optional=True))
 
 
+def _sleep(cycles: int) -> None:
+    """Occupies the current stream for so many cycles of 1.4 GHz. Does not block the host; for tests of ordering."""
+    _C.sleep(cycles)
+
+
 def wait_stream(stream: torch.Stream) -> None:
     """``current_stream().wait_stream(stream)``"""
     current_stream().wait_stream(stream)

@@ -3,6 +3,7 @@
 use super::errors::exception;
 use neuron_runtime::{device, stream};
 use pyo3::prelude::*;
+use std::time::Duration;
 
 #[pyfunction]
 fn device_count() -> i32 {
@@ -54,6 +55,24 @@ fn stream_priority(id: u64) -> i32 {
     stream::priority(id)
 }
 
+/// The clock that `sleep` counts: a NeuronCore's.
+const CYCLES_PER_MICROSECOND: u64 = 1_400;
+
+/// Occupies the current stream; returns at once.
+#[pyfunction]
+fn sleep(py: Python<'_>, cycles: u64) -> PyResult<()> {
+    let index = stream::current_device();
+    let time = Duration::from_micros(cycles / CYCLES_PER_MICROSECOND);
+    let submit = || {
+        let queue = &device::get(index)?.queue;
+        queue.run_host(stream::current(index), u64::MAX, move || {
+            std::thread::sleep(time);
+            Ok(())
+        })
+    };
+    py.detach(submit).map_err(exception)
+}
+
 /// Adds the functions of this file.
 pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(device_count, module)?)?;
@@ -65,5 +84,6 @@ pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(set_device, module)?)?;
     module.add_function(wrap_pyfunction!(check_device, module)?)?;
     module.add_function(wrap_pyfunction!(device_name, module)?)?;
-    module.add_function(wrap_pyfunction!(stream_priority, module)?)
+    module.add_function(wrap_pyfunction!(stream_priority, module)?)?;
+    module.add_function(wrap_pyfunction!(sleep, module)?)
 }
