@@ -51,7 +51,7 @@ void raise(NeuronStatus status) {
 
 ReleaseInterpreter::ReleaseInterpreter() : thread_state_(holds_interpreter() ? PyEval_SaveThread() : nullptr) {}
 
-ReleaseInterpreter::~ReleaseInterpreter() {
+ReleaseInterpreter::~ReleaseInterpreter() noexcept(false) {
   if (thread_state_ != nullptr) {
     PyEval_RestoreThread(static_cast<PyThreadState*>(thread_state_));
   }

@@ -22,7 +22,8 @@ inline void check(NeuronStatus status) {
 class ReleaseInterpreter {
  public:
   ReleaseInterpreter();
-  ~ReleaseInterpreter();
+  // Python ends a daemon thread that asks for the interpreter at exit, by unwinding it through here.
+  ~ReleaseInterpreter() noexcept(false);
   ReleaseInterpreter(const ReleaseInterpreter&) = delete;
   ReleaseInterpreter& operator=(const ReleaseInterpreter&) = delete;
 

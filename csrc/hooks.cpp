@@ -25,8 +25,9 @@ struct NeuronHooks final : at::PrivateUse1HooksInterface {
     return neuron_is_initialized();
   }
 
+  // PyTorch calls this for as little as looking at a generator: the runtime starts with the first memory or work.
   void init() const override {
-    check(neuron_init());
+    check(neuron_in_bad_fork() ? neuron_init() : NEURON_OK);
   }
 
   c10::DeviceIndex deviceCount() const override {

@@ -120,4 +120,3 @@ def test_no_operator_of_adamw_falls_back(no_fallback):
     run(DEVICE, lambda p: torch.optim.AdamW(p, lr=0.01))
     run(DEVICE, lambda p: torch.optim.AdamW(p, lr=0.01, foreach=True))
     run(DEVICE, lambda p: torch.optim.AdamW(p, lr=0.01, foreach=False))
-    run(DEVICE, lambda p: torch.optim.AdamW(p, lr=0.01, fused=True))

@@ -147,8 +147,6 @@ def __getattr__(name: str) -> object:
     if name == "_initialized":
         # Activation checkpointing looks here to know whether there is a generator's state to keep.
         return is_initialized()
-    if name == "_initialized":  # torch.utils.checkpoint asks for it before it saves and restores the generators
-        return is_initialized()
     if name in ("get_dynamo_metrics", "reset_dynamo_metrics"):
         from torch_neuronx.neuron_dynamo_backend import metrics
 

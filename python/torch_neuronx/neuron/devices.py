@@ -38,7 +38,12 @@ def init() -> None:
 
 
 def _lazy_init() -> None:
-    _C.init()
+    """What PyTorch calls before it uses the device, for as little as seeding a generator.
+
+    Raises ``RuntimeError`` in a forked child of a process that had used the device; starts nothing otherwise.
+    """
+    if _C.is_in_bad_fork():
+        _C.init()
 
 
 def _is_in_bad_fork() -> bool:
