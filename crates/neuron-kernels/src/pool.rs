@@ -5,7 +5,8 @@
 
 use parking_lot::{Condvar, Mutex};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,7 @@ struct Job {
     tasks: usize,
     next: AtomicUsize,
     done: AtomicUsize,
+    panicked: AtomicBool,
 }
 
 // SAFETY: `body` points to a `Sync` closure that outlives the job: `parallel_for` returns only when `done == tasks`,
@@ -36,9 +38,18 @@ impl Job {
             }
             any = true;
             // SAFETY: a task was taken, so `parallel_for` still waits and the closure is alive.
-            unsafe { (*self.body)(i) };
+            let body = unsafe { &*self.body };
+            // A task that panics still counts as done: the closure must not be left while others run it.
+            if catch_unwind(AssertUnwindSafe(|| body(i))).is_err() {
+                self.panicked.store(true, Ordering::Relaxed);
+            }
             self.done.fetch_add(1, Ordering::Release);
         }
+    }
+
+    /// Passes a panic of a task on to the thread that called for it.
+    fn check(&self) {
+        assert!(!self.panicked.load(Ordering::Relaxed), "a task of a kernel panicked");
     }
 }
 
@@ -115,14 +126,20 @@ impl Pool {
     fn run(&self, tasks: usize, body: &(dyn Fn(usize) + Sync)) {
         // SAFETY: only the lifetime is erased; see `Job`.
         let body: *const (dyn Fn(usize) + Sync) = unsafe { std::mem::transmute(body) };
-        let job = Arc::new(Job { body, tasks, next: AtomicUsize::new(0), done: AtomicUsize::new(0) });
+        let job = Arc::new(Job {
+            body,
+            tasks,
+            next: AtomicUsize::new(0),
+            done: AtomicUsize::new(0),
+            panicked: AtomicBool::new(false),
+        });
         {
             let mut slot = self.current.lock();
             if slot.is_some() {
                 // Another device's kernel has the pool: this one runs alone.
                 drop(slot);
                 job.work();
-                return;
+                return job.check();
             }
             *slot = Some(job.clone());
             self.hint.store(Arc::as_ptr(&job).cast_mut(), Ordering::Release);
@@ -147,6 +164,7 @@ impl Pool {
                 std::thread::yield_now();
             }
         }
+        job.check();
     }
 }
 
@@ -204,5 +222,14 @@ mod tests {
             });
         });
         assert_eq!(sum.load(Ordering::Relaxed), 4 * 28);
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_leaves_the_pool_usable() {
+        let result = catch_unwind(|| {
+            parallel_for(8, |i| assert_ne!(i, 3, "the planted panic"));
+        });
+        assert!(result.is_err());
+        every_task_runs_once();
     }
 }
