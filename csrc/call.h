@@ -35,7 +35,7 @@ enum class Tag : uint8_t {
 // Flags of a tensor record.
 constexpr uint64_t kContiguous = 1;
 constexpr uint64_t kHostScalar = 2; // a 0-dimensional CPU tensor: its value is in `scalars`
-constexpr uint64_t kWrapped = 4;    // a Python number wrapped into a tensor: weak in type promotion
+constexpr uint64_t kWrapped = 4; // a Python number wrapped into a tensor: weak in type promotion
 
 // How an argument of the schema is read.
 enum class ArgumentKind : uint8_t { Plain, Scalar };
@@ -45,10 +45,10 @@ struct Call {
   c10::SmallVector<const at::Tensor*, 8> tensors; // the device tensors, in order
   c10::SmallVector<NeuronScalar, 8> scalars;
   c10::DeviceIndex device = -1;
-  std::string reason;                // owns `unsupported` where that is not a literal
+  std::string reason; // owns `unsupported` where that is not a literal
   const char* unsupported = nullptr; // why this call cannot be described: it runs on the CPU
 
-  const at::Tensor* foreign = nullptr;   // a tensor that is not on `device` and not a host scalar
+  const at::Tensor* foreign = nullptr; // a tensor that is not on `device` and not a host scalar
 
   void read(
       int32_t op, c10::ArrayRef<ArgumentKind> kinds, bool mutates, bool values_matter,
