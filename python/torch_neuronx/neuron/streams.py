@@ -81,7 +81,8 @@ class Event(torch.Event):
     def elapsed_time(self, end_event: torch.Event) -> float:
         """Milliseconds of device time from this event to ``end_event``.
 
-        ``RuntimeError`` unless both were made with ``enable_timing=True``, recorded on one device and completed.
+        ``ValueError`` unless both were made with ``enable_timing=True`` and recorded; ``RuntimeError`` if the devices
+        differ or the work before them still runs.
         """
         return _C.elapsed_time(self, end_event)
 
