@@ -8,6 +8,7 @@ mod forward;
 #[cfg(test)]
 mod tests;
 
+use crate::reduce::element::{BFloat16, Half};
 use crate::{Kernel, KernelError};
 use backward::Backward;
 use forward::Forward;
@@ -28,7 +29,19 @@ macro_rules! delegate_kernel {
     };
 }
 
-/// Number of rows and their length, if the tensors are row-major, floating-point and of one shape.
+/// Makes a kernel for rows of a floating-point type.
+macro_rules! for_element {
+    ($kernel:ident, $center:literal, $dtype:expr, $($argument:expr),*) => {
+        match $dtype {
+            DType::F64 => $kernel::<f64, f64, $center, 32>::boxed($($argument),*)?,
+            DType::F16 => $kernel::<f32, Half, $center, 64>::boxed($($argument),*)?,
+            DType::BF16 => $kernel::<f32, BFloat16, $center, 64>::boxed($($argument),*)?,
+            _ => $kernel::<f32, f32, $center, 64>::boxed($($argument),*)?,
+        }
+    };
+}
+
+/// Number of rows and their length, if the tensors are row-major, floating-point and of one type and shape.
 fn rows(
     kernel: &'static str,
     tensors: &[&TensorType],
@@ -39,8 +52,10 @@ fn rows(
     if let Some(d) = tensors.iter().map(|t| t.dtype).chain(others.iter().flatten().copied()).find(|d| !d.is_float()) {
         return Err(KernelError::dtype(kernel, d));
     }
-    if dims > first.rank() || tensors.iter().any(|t| t.sizes != first.sizes || !t.is_contiguous()) {
-        let what = format!("{first} normalised over {dims} dimensions: tensors of one shape, row-major");
+    if dims > first.rank()
+        || tensors.iter().any(|t| t.sizes != first.sizes || t.dtype != first.dtype || !t.is_contiguous())
+    {
+        let what = format!("{first} normalised over {dims} dimensions: tensors of one type and shape, row-major");
         return Err(KernelError::Unsupported { kernel, what });
     }
     let (outer, inner) = first.sizes.split_at(first.rank() - dims);
@@ -56,7 +71,7 @@ delegate_kernel!(LayerNorm);
 
 impl LayerNorm {
     /// `(x - mean) * rstd * weight + bias` over the last `dims` dimensions, `rstd = 1 / sqrt(variance + eps)` with the
-    /// biased variance. `x` and `out` are row-major; `weight` and `bias`, given by their types, are dense and as long as a
+    /// biased variance. `x` and `out` are row-major and of one type; `weight` and `bias`, given by their types, are dense and as long as a
     /// row; `mean` and `rstd` are dense, one per row, of type `stats`.
     ///
     /// # Errors
@@ -71,11 +86,7 @@ impl LayerNorm {
         stats: DType,
     ) -> Result<LayerNorm, KernelError> {
         let size = rows("layer_norm", &[x, out], dims, &[weight, bias, Some(stats)])?;
-        let kernel: Box<dyn Kernel> = if x.dtype == DType::F64 {
-            Box::new(Forward::<f64, true, 32>::new(x.dtype, size, eps, weight, bias, out.dtype, stats)?)
-        } else {
-            Box::new(Forward::<f32, true, 64>::new(x.dtype, size, eps, weight, bias, out.dtype, stats)?)
-        };
+        let kernel = for_element!(Forward, true, x.dtype, size, eps, weight, bias, stats);
         Ok(LayerNorm { kernel })
     }
 }
@@ -102,11 +113,7 @@ impl RmsNorm {
         stats: DType,
     ) -> Result<RmsNorm, KernelError> {
         let size = rows("rms_norm", &[x, out], dims, &[weight, Some(stats)])?;
-        let kernel: Box<dyn Kernel> = if x.dtype == DType::F64 {
-            Box::new(Forward::<f64, false, 32>::new(x.dtype, size, eps, weight, None, out.dtype, stats)?)
-        } else {
-            Box::new(Forward::<f32, false, 64>::new(x.dtype, size, eps, weight, None, out.dtype, stats)?)
-        };
+        let kernel = for_element!(Forward, false, x.dtype, size, eps, weight, None, stats);
         Ok(RmsNorm { kernel })
     }
 }
@@ -119,8 +126,8 @@ pub struct LayerNormBackward {
 delegate_kernel!(LayerNormBackward);
 
 impl LayerNormBackward {
-    /// Gradients with respect to x, weight and bias, as far as `want` says. `grad`, `x` and `grad_x` are row-major, the
-    /// last of x's type; `grad_weight` and `grad_bias` are dense rows of the weight's type, or x's without a weight.
+    /// Gradients with respect to x, weight and bias, as far as `want` says. `grad`, `x` and `grad_x` are row-major
+    /// and of one type; `grad_weight` and `grad_bias` are dense rows of the weight's type, or x's without a weight.
     ///
     /// # Errors
     /// [`KernelError::Unsupported`] for integers, or other layouts.
@@ -133,11 +140,7 @@ impl LayerNormBackward {
         want: [bool; 3],
     ) -> Result<LayerNormBackward, KernelError> {
         let size = rows("layer_norm_backward", &[grad, x], dims, &[weight, Some(stats)])?;
-        let kernel: Box<dyn Kernel> = if x.dtype == DType::F64 {
-            Box::new(Backward::<f64, true, 32>::new(grad.dtype, x.dtype, size, weight, stats, want)?)
-        } else {
-            Box::new(Backward::<f32, true, 64>::new(grad.dtype, x.dtype, size, weight, stats, want)?)
-        };
+        let kernel = for_element!(Backward, true, x.dtype, size, weight, stats, weight.unwrap_or(x.dtype), want);
         Ok(LayerNormBackward { kernel })
     }
 }
@@ -164,11 +167,7 @@ impl RmsNormBackward {
     ) -> Result<RmsNormBackward, KernelError> {
         let size = rows("rms_norm_backward", &[grad, x], dims, &[weight, Some(stats)])?;
         let want = [want[0], want[1], false];
-        let kernel: Box<dyn Kernel> = if x.dtype == DType::F64 {
-            Box::new(Backward::<f64, false, 32>::new(grad.dtype, x.dtype, size, weight, stats, want)?)
-        } else {
-            Box::new(Backward::<f32, false, 64>::new(grad.dtype, x.dtype, size, weight, stats, want)?)
-        };
+        let kernel = for_element!(Backward, false, x.dtype, size, weight, stats, weight.unwrap_or(x.dtype), want);
         Ok(RmsNormBackward { kernel })
     }
 }

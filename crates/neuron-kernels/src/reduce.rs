@@ -27,7 +27,7 @@ pub(crate) mod walk;
 
 use crate::{Kernel, KernelError};
 use arg::Arg;
-use element::{load_float, load_integer, loader_of_truth, store_any, store_float, store_integer};
+use element::{BFloat16, load_float, load_integer, loader_of_truth, store_any, store_float, store_integer};
 use fold::{All, Any, Fold, Max, Min, Prod, Sum};
 use neuron_ir::{DType, ReduceOp, Scalar, TensorType};
 use plan::Plan;
@@ -86,9 +86,9 @@ impl Reduce {
                 }
                 let (load, store) = (loader_of_truth(input.dtype)?, store_integer(output.dtype)?);
                 if op == ReduceOp::Any {
-                    fold::<u8, Any, 128>(plan, false, load, store, input.dtype, output.dtype)
+                    fold::<u8, u8, Any, 128>(plan, false, load, store, input.dtype, output.dtype)
                 } else {
-                    fold::<u8, All, 128>(plan, false, load, store, input.dtype, output.dtype)
+                    fold::<u8, u8, All, 128>(plan, false, load, store, input.dtype, output.dtype)
                 }
             }
             ReduceOp::ArgMax | ReduceOp::ArgMin => {
@@ -172,13 +172,13 @@ impl Variance {
             DType::F16 => {
                 Box::new(Moments::<element::Half> { plan, correction, store, out_item, element: PhantomData })
             }
-            _ => Box::new(Moments::<element::BFloat16> { plan, correction, store, out_item, element: PhantomData }),
+            _ => Box::new(Moments::<BFloat16> { plan, correction, store, out_item, element: PhantomData }),
         };
         Ok(Variance { kernel })
     }
 }
 
-fn fold<C, O, const L: usize>(
+fn fold<C, T, O, const L: usize>(
     plan: Plan,
     native: bool,
     load: element::Load<C>,
@@ -188,10 +188,11 @@ fn fold<C, O, const L: usize>(
 ) -> Box<dyn Kernel>
 where
     C: element::Accumulator,
+    T: element::Element,
     O: fold::Combine<C>,
 {
     let (item, out_item) = (input.size(), output.size());
-    Box::new(Fold::<C, O, L> { plan, native, load, store, item, out_item, op: PhantomData })
+    Box::new(Fold::<C, T, O, L> { plan, native, load, store, item, out_item, types: PhantomData })
 }
 
 fn accumulate<O>(plan: Plan, input: DType, output: DType) -> Result<Box<dyn Kernel>, KernelError>
@@ -199,11 +200,16 @@ where
     O: fold::Combine<f32> + fold::Combine<f64> + fold::Combine<i64>,
 {
     Ok(match input {
-        DType::F32 | DType::F16 | DType::BF16 => {
-            fold::<f32, O, 64>(plan, input == DType::F32, load_float(input)?, store_float(output)?, input, output)
+        DType::BF16 => {
+            fold::<f32, BFloat16, O, 64>(plan, true, load_float(input)?, store_float(output)?, input, output)
         }
-        DType::F64 => fold::<f64, O, 32>(plan, true, load_float(input)?, store_float(output)?, input, output),
-        _ => fold::<i64, O, 32>(plan, input == DType::I64, load_integer(input)?, store_any(output)?, input, output),
+        DType::F32 | DType::F16 => {
+            fold::<f32, f32, O, 64>(plan, input == DType::F32, load_float(input)?, store_float(output)?, input, output)
+        }
+        DType::F64 => fold::<f64, f64, O, 32>(plan, true, load_float(input)?, store_float(output)?, input, output),
+        _ => {
+            fold::<i64, i64, O, 32>(plan, input == DType::I64, load_integer(input)?, store_any(output)?, input, output)
+        }
     })
 }
 
@@ -244,8 +250,12 @@ fn extreme<O>(plan: Plan, input: DType, output: DType) -> Result<Box<dyn Kernel>
 where
     O: fold::Combine<f32> + fold::Combine<f64> + fold::Combine<i64> + fold::Combine<i32>,
 {
+    if input == DType::BF16 {
+        let (load, store) = (load_float(input)?, store_float(output)?);
+        return Ok(fold::<f32, BFloat16, O, 64>(plan, true, load, store, input, output));
+    }
     Ok(with_comparable!(input, |C, L, native, load, store| {
-        fold::<C, O, L>(plan, native, load(input)?, store(output)?, input, output)
+        fold::<C, C, O, L>(plan, native, load(input)?, store(output)?, input, output)
     }))
 }
 

@@ -9,26 +9,34 @@ pub(crate) mod exp;
 #[cfg(test)]
 mod tests;
 
-use crate::reduce::element::Float;
-use crate::reduce::fold::{Combine, Max, horizontal, lanes};
-use crate::reduce::scratch::{Scratch, sum};
+use crate::reduce::element::{BFloat16, Element, Float, Half};
+use crate::reduce::fold::{Combine, Max, Sum, horizontal, lanes};
+use crate::reduce::scratch::{Scratch, map, sum};
 use crate::reduce::walk::{Addresses, Operand, WIDTH, Walk};
 use crate::simd::vectorized;
 use crate::{Kernel, KernelError};
 use neuron_ir::{DType, Scalar, TensorType};
+use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
 /// Exponentials computed before they are summed: they are still in the first-level cache.
 const BLOCK: usize = 1024;
 
-/// The type to compute in, if the dtypes are floating-point and allow one.
-fn compute_type(kernel: &'static str, tensors: &[&TensorType]) -> Result<DType, KernelError> {
+/// The element type all the tensors have; where they differ `f64` if any is, else `f32`.
+fn element_type(kernel: &'static str, tensors: &[&TensorType]) -> Result<DType, KernelError> {
     for t in tensors {
         if !t.dtype.is_float() {
             return Err(KernelError::dtype(kernel, t.dtype));
         }
     }
-    Ok(if tensors.iter().any(|t| t.dtype == DType::F64) { DType::F64 } else { DType::F32 })
+    let first = tensors[0].dtype;
+    Ok(if tensors.iter().all(|t| t.dtype == first) {
+        first
+    } else if tensors.iter().any(|t| t.dtype == DType::F64) {
+        DType::F64
+    } else {
+        DType::F32
+    })
 }
 
 /// Softmax or its logarithm. Buffers: input, output; they may be the same.
@@ -45,9 +53,11 @@ impl Softmax {
     /// [`KernelError::Unsupported`] for integers, or where the sizes differ.
     pub fn new(input: &TensorType, dim: usize, log: bool, output: &TensorType) -> Result<Softmax, KernelError> {
         let walk = Walk::new("softmax", &[input, output], dim)?;
-        let kernel: Box<dyn Kernel> = match compute_type("softmax", &[input, output])? {
-            DType::F64 => Box::new(Forward::<f64, 32>::new(walk, log, input, output, DType::F64)?),
-            _ => Box::new(Forward::<f32, 64>::new(walk, log, input, output, DType::F32)?),
+        let kernel = match element_type("softmax", &[input, output])? {
+            DType::F64 => Forward::<f64, f64, 32>::boxed(walk, log, input, output, DType::F64)?,
+            DType::F16 => Forward::<f32, Half, 64>::boxed(walk, log, input, output, DType::F16)?,
+            DType::BF16 => Forward::<f32, BFloat16, 64>::boxed(walk, log, input, output, DType::BF16)?,
+            _ => Forward::<f32, f32, 64>::boxed(walk, log, input, output, DType::F32)?,
         };
         Ok(Softmax { kernel })
     }
@@ -64,54 +74,104 @@ impl Kernel for Softmax {
     }
 }
 
+/// In accumulators of type `C`; `T` is what rows that lie along memory hold.
 #[derive(Debug)]
-struct Forward<C, const L: usize> {
+struct Forward<C, T, const L: usize> {
     walk: Walk,
     log: bool,
     x: Operand<C>,
     y: Operand<C>,
+    /// Rows of both tensors are dense and of type `T`.
+    direct: bool,
+    element: PhantomData<T>,
 }
 
-impl<C: Float, const L: usize> Forward<C, L>
+impl<C: Float, T: Element, const L: usize> Forward<C, T, L>
 where
     Max: Combine<C>,
+    Sum: Combine<C>,
 {
-    fn new(
+    fn boxed(
         walk: Walk,
         log: bool,
         input: &TensorType,
         output: &TensorType,
-        compute: DType,
-    ) -> Result<Self, KernelError> {
-        let (x, y) = (Operand::new(input, compute, &walk, 0)?, Operand::new(output, compute, &walk, 1)?);
-        Ok(Forward { walk, log, x, y })
+        element: DType,
+    ) -> Result<Box<dyn Kernel>, KernelError> {
+        let (x, y) = (Operand::new(input, element, &walk, 0)?, Operand::new(output, element, &walk, 1)?);
+        let direct = x.direct && y.direct;
+        Ok(Box::new(Forward::<C, T, L> { walk, log, x, y, direct, element: PhantomData }))
     }
 
     #[inline(always)]
     unsafe fn rows(&self, x: *const u8, y: *mut u8, width: usize) {
         let (n, strides, inner) = (self.walk.dim.extent, self.walk.dim.strides, self.walk.inner.strides);
-        let mut scratch = Scratch::new::<C>(if self.x.direct && self.y.direct { 0 } else { n });
+        let wide = size_of::<T>() == size_of::<C>();
+        let mut scratch = Scratch::new::<C>(if self.direct && wide { 0 } else { n });
         let buffer = scratch.get::<C>();
         for r in 0..width as isize {
             // SAFETY: row `r` exists in both tensors; the scratch memory has room for it.
             unsafe {
                 let x = x.offset(r * inner[0] * self.x.item);
                 let y = y.offset(r * inner[1] * self.y.item);
-                let from = if self.x.direct {
-                    x.cast::<C>()
+                if self.direct {
+                    let exps = if wide { y.cast::<C>() } else { buffer };
+                    self.row::<T>(x.cast(), y.cast(), exps);
                 } else {
                     (self.x.load)(x, strides[0], n, buffer);
-                    buffer.cast_const()
-                };
-                let to = if self.y.direct { y.cast::<C>() } else { buffer };
-                if self.log {
-                    log_row::<C, L>(from, to, n);
-                } else {
-                    row::<C, L>(from, to, n);
-                }
-                if !self.y.direct {
+                    self.row::<C>(buffer, buffer, buffer);
                     (self.y.store)(buffer, n, y, strides[1]);
                 }
+            }
+        }
+    }
+
+    /// One dense row; `exps` is room for the exponentials and may be `y`.
+    #[inline(always)]
+    unsafe fn row<E: Element>(&self, x: *const E, y: *mut E, exps: *mut C) {
+        let n = self.walk.dim.extent;
+        let mut tile = [const { MaybeUninit::<C>::uninit() }; BLOCK];
+        let tile = tile.as_mut_ptr().cast::<C>();
+        // SAFETY: the caller vouches for `n` elements.
+        unsafe {
+            let max = horizontal::<C, Max, L>(lanes::<C, E, Max, L>([C::NEG_INFINITY; L], x, n));
+            let mut total = C::ZERO;
+            let mut i = 0;
+            while i < n {
+                let m = BLOCK.min(n - i);
+                let to = if self.log { tile } else { exps.add(i) };
+                map(
+                    x.add(i),
+                    to,
+                    m,
+                    #[inline(always)]
+                    |_, v| (C::load(v) - max).exp(),
+                );
+                total += sum::<C, L>(
+                    m,
+                    #[inline(always)]
+                    |j| *to.add(j),
+                );
+                i += m;
+            }
+            if self.log {
+                let log = total.ln();
+                map(
+                    x,
+                    y,
+                    n,
+                    #[inline(always)]
+                    |_, v| (C::load(v) - max - log).store::<E>(),
+                );
+            } else {
+                let scale = C::of(1.0) / total;
+                map(
+                    exps,
+                    y,
+                    n,
+                    #[inline(always)]
+                    |_, e| (e * scale).store::<E>(),
+                );
             }
         }
     }
@@ -167,78 +227,10 @@ where
     }
 }
 
-#[inline(always)]
-unsafe fn row_max<C: Float, const L: usize>(x: *const C, n: usize) -> C
+impl<C: Float, T: Element, const L: usize> Kernel for Forward<C, T, L>
 where
     Max: Combine<C>,
-{
-    // SAFETY: passed on to the caller.
-    horizontal::<C, Max, L>(unsafe { lanes::<C, Max, L>([C::NEG_INFINITY; L], x, n) })
-}
-
-#[inline(always)]
-unsafe fn row<C: Float, const L: usize>(x: *const C, y: *mut C, n: usize)
-where
-    Max: Combine<C>,
-{
-    // SAFETY: the caller vouches for `n` elements.
-    unsafe {
-        let max = row_max::<C, L>(x, n);
-        let mut total = C::ZERO;
-        let mut i = 0;
-        while i < n {
-            let m = BLOCK.min(n - i);
-            for j in i..i + m {
-                *y.add(j) = (*x.add(j) - max).exp();
-            }
-            total += sum::<C, L>(
-                m,
-                #[inline(always)]
-                |j| *y.add(i + j),
-            );
-            i += m;
-        }
-        let scale = C::of(1.0) / total;
-        for j in 0..n {
-            *y.add(j) = *y.add(j) * scale;
-        }
-    }
-}
-
-#[inline(always)]
-unsafe fn log_row<C: Float, const L: usize>(x: *const C, y: *mut C, n: usize)
-where
-    Max: Combine<C>,
-{
-    let mut block = [const { MaybeUninit::<C>::uninit() }; BLOCK];
-    let block = block.as_mut_ptr().cast::<C>();
-    // SAFETY: the caller vouches for `n` elements.
-    unsafe {
-        let max = row_max::<C, L>(x, n);
-        let mut total = C::ZERO;
-        let mut i = 0;
-        while i < n {
-            let m = BLOCK.min(n - i);
-            for j in 0..m {
-                *block.add(j) = (*x.add(i + j) - max).exp();
-            }
-            total += sum::<C, L>(
-                m,
-                #[inline(always)]
-                |j| *block.add(j),
-            );
-            i += m;
-        }
-        let log = total.ln();
-        for j in 0..n {
-            *y.add(j) = *x.add(j) - max - log;
-        }
-    }
-}
-
-impl<C: Float, const L: usize> Kernel for Forward<C, L>
-where
-    Max: Combine<C>,
+    Sum: Combine<C>,
 {
     unsafe fn run(&self, buffers: &[*mut u8], _scalars: &[Scalar]) -> Result<(), KernelError> {
         let memory = Addresses([buffers[0], buffers[1]]);
@@ -283,9 +275,11 @@ impl SoftmaxBackward {
     ) -> Result<SoftmaxBackward, KernelError> {
         let tensors = [grad, out, grad_in];
         let walk = Walk::new("softmax_backward", &tensors, dim)?;
-        let kernel: Box<dyn Kernel> = match compute_type("softmax_backward", &tensors)? {
-            DType::F64 => Box::new(Backward::<f64, 32>::new(walk, log, &tensors, DType::F64)?),
-            _ => Box::new(Backward::<f32, 64>::new(walk, log, &tensors, DType::F32)?),
+        let kernel = match element_type("softmax_backward", &tensors)? {
+            DType::F64 => Backward::<f64, f64, 32>::boxed(walk, log, &tensors, DType::F64)?,
+            DType::F16 => Backward::<f32, Half, 64>::boxed(walk, log, &tensors, DType::F16)?,
+            DType::BF16 => Backward::<f32, BFloat16, 64>::boxed(walk, log, &tensors, DType::BF16)?,
+            _ => Backward::<f32, f32, 64>::boxed(walk, log, &tensors, DType::F32)?,
         };
         Ok(SoftmaxBackward { kernel })
     }
@@ -302,65 +296,86 @@ impl Kernel for SoftmaxBackward {
     }
 }
 
+/// In accumulators of type `C`; `T` is what rows that lie along memory hold.
 #[derive(Debug)]
-struct Backward<C, const L: usize> {
+struct Backward<C, T, const L: usize> {
     walk: Walk,
     log: bool,
     operands: [Operand<C>; 3],
+    /// Rows of all tensors are dense and of type `T`.
+    direct: bool,
+    element: PhantomData<T>,
 }
 
-impl<C: Float, const L: usize> Backward<C, L> {
-    fn new(walk: Walk, log: bool, tensors: &[&TensorType; 3], compute: DType) -> Result<Self, KernelError> {
-        let operand = |i: usize| Operand::new(tensors[i], compute, &walk, i);
+impl<C: Float, T: Element, const L: usize> Backward<C, T, L>
+where
+    Sum: Combine<C>,
+{
+    fn boxed(
+        walk: Walk,
+        log: bool,
+        tensors: &[&TensorType; 3],
+        element: DType,
+    ) -> Result<Box<dyn Kernel>, KernelError> {
+        let operand = |i: usize| Operand::new(tensors[i], element, &walk, i);
         let operands = [operand(0)?, operand(1)?, operand(2)?];
-        Ok(Backward { walk, log, operands })
+        let direct = operands.iter().all(|o| o.direct);
+        Ok(Box::new(Backward::<C, T, L> { walk, log, operands, direct, element: PhantomData }))
     }
 
     #[inline(always)]
     unsafe fn rows(&self, at: [*mut u8; 3], width: usize) {
         let (n, strides, inner) = (self.walk.dim.extent, self.walk.dim.strides, self.walk.inner.strides);
-        let [grad, out, grad_in] = &self.operands;
-        let mut scratch = Scratch::new::<C>(if self.operands.iter().all(|o| o.direct) { 0 } else { 2 * n });
-        let buffer = scratch.get::<C>();
+        let mut scratch = Scratch::new::<C>(if self.direct { 0 } else { 2 * n });
+        let (g, o) = (scratch.get::<C>(), scratch.get::<C>().wrapping_add(n));
         for r in 0..width as isize {
             // SAFETY: row `r` exists in all tensors; the scratch memory has room for two.
             unsafe {
                 let p: [*mut u8; 3] = std::array::from_fn(|i| at[i].offset(r * inner[i] * self.operands[i].item));
-                let g = if grad.direct {
-                    p[0].cast::<C>()
+                if self.direct {
+                    self.row::<T>(p[0].cast(), p[1].cast(), p[2].cast());
                 } else {
-                    (grad.load)(p[0], strides[0], n, buffer);
-                    buffer
-                };
-                let o = if out.direct {
-                    p[1].cast::<C>()
-                } else {
-                    (out.load)(p[1], strides[1], n, buffer.add(n));
-                    buffer.add(n)
-                };
-                let to = if grad_in.direct { p[2].cast::<C>() } else { buffer };
-                if self.log {
-                    let total = sum::<C, L>(
-                        n,
-                        #[inline(always)]
-                        |i| *g.add(i),
-                    );
-                    for i in 0..n {
-                        *to.add(i) = *g.add(i) - (*o.add(i)).exp() * total;
-                    }
-                } else {
-                    let total = sum::<C, L>(
-                        n,
-                        #[inline(always)]
-                        |i| *g.add(i) * *o.add(i),
-                    );
-                    for i in 0..n {
-                        *to.add(i) = *o.add(i) * (*g.add(i) - total);
-                    }
+                    (self.operands[0].load)(p[0], strides[0], n, g);
+                    (self.operands[1].load)(p[1], strides[1], n, o);
+                    self.row::<C>(g, o, g);
+                    (self.operands[2].store)(g, n, p[2], strides[2]);
                 }
-                if !grad_in.direct {
-                    (grad_in.store)(buffer, n, p[2], strides[2]);
-                }
+            }
+        }
+    }
+
+    /// One dense row; `to` may be `g`.
+    #[inline(always)]
+    unsafe fn row<E: Element>(&self, g: *const E, o: *const E, to: *mut E) {
+        let n = self.walk.dim.extent;
+        // SAFETY: the caller vouches for `n` elements.
+        unsafe {
+            if self.log {
+                let total = sum::<C, L>(
+                    n,
+                    #[inline(always)]
+                    |i| C::load(*g.add(i)),
+                );
+                map(
+                    g,
+                    to,
+                    n,
+                    #[inline(always)]
+                    |i, g| (C::load(g) - C::load(*o.add(i)).exp() * total).store::<E>(),
+                );
+            } else {
+                let total = sum::<C, L>(
+                    n,
+                    #[inline(always)]
+                    |i| C::load(*g.add(i)) * C::load(*o.add(i)),
+                );
+                map(
+                    g,
+                    to,
+                    n,
+                    #[inline(always)]
+                    |i, g| (C::load(*o.add(i)) * (C::load(g) - total)).store::<E>(),
+                );
             }
         }
     }
@@ -412,7 +427,10 @@ impl<C: Float, const L: usize> Backward<C, L> {
     }
 }
 
-impl<C: Float, const L: usize> Kernel for Backward<C, L> {
+impl<C: Float, T: Element, const L: usize> Kernel for Backward<C, T, L>
+where
+    Sum: Combine<C>,
+{
     unsafe fn run(&self, buffers: &[*mut u8], _scalars: &[Scalar]) -> Result<(), KernelError> {
         let memory = Addresses([buffers[0], buffers[1], buffers[2]]);
         self.walk.run(|at, width| {

@@ -1,13 +1,15 @@
 //! Gradients of normalisation.
 
-use super::forward::Dense;
+use super::forward::{Dense, read_or_fill};
 use crate::pool::parallel_for;
-use crate::reduce::element::Float;
+use crate::reduce::element::{Element, Float};
+use crate::reduce::fold::{Combine, Sum};
 use crate::reduce::plan::GRAIN;
-use crate::reduce::scratch::{Scratch, sum};
+use crate::reduce::scratch::{Scratch, map, sums};
 use crate::simd::vectorized;
 use crate::{Kernel, KernelError};
 use neuron_ir::{DType, Scalar};
+use std::marker::PhantomData;
 
 /// Most blocks of rows whose contributions to the gradients of weight and bias are summed apart.
 const BLOCKS: usize = 32;
@@ -15,18 +17,17 @@ const BLOCKS: usize = 32;
 /// Rows whose contributions are summed before they are added to the block's.
 const STAGE: usize = 64;
 
-/// Gradients of layer norm (`CENTER`) or RMS norm.
+/// Gradients of layer norm (`CENTER`) or RMS norm of rows of type `T`, in accumulators of type `C`.
 #[derive(Debug)]
-pub(super) struct Backward<C, const CENTER: bool, const L: usize> {
+pub(super) struct Backward<C, T, const CENTER: bool, const L: usize> {
     rows: usize,
     length: usize,
-    grad: Dense<C>,
-    x: Dense<C>,
     weight: Option<Dense<C>>,
     stats: Dense<C>,
     /// Of `grad_weight` and `grad_bias`.
     affine: Dense<C>,
     want: [bool; 3],
+    element: PhantomData<T>,
 }
 
 /// Where everything is.
@@ -40,25 +41,26 @@ struct Operands<'a> {
 // SAFETY: threads write to disjoint rows and blocks.
 unsafe impl Sync for Operands<'_> {}
 
-impl<C: Float, const CENTER: bool, const L: usize> Backward<C, CENTER, L> {
-    pub(super) fn new(
-        grad: DType,
-        x: DType,
+impl<C: Float, T: Element, const CENTER: bool, const L: usize> Backward<C, T, CENTER, L>
+where
+    Sum: Combine<C>,
+{
+    pub(super) fn boxed(
         (rows, length): (usize, usize),
         weight: Option<DType>,
         stats: DType,
+        affine: DType,
         want: [bool; 3],
-    ) -> Result<Self, KernelError> {
-        Ok(Backward {
+    ) -> Result<Box<dyn Kernel>, KernelError> {
+        Ok(Box::new(Backward::<C, T, CENTER, L> {
             rows,
             length,
-            grad: Dense::new(grad)?,
-            x: Dense::new(x)?,
             weight: weight.map(Dense::new).transpose()?,
             stats: Dense::new(stats)?,
-            affine: Dense::new(weight.unwrap_or(x))?,
+            affine: Dense::new(affine)?,
             want,
-        })
+            element: PhantomData,
+        }))
     }
 
     /// Number of blocks and rows in each, by size alone.
@@ -72,16 +74,18 @@ impl<C: Float, const CENTER: bool, const L: usize> Backward<C, CENTER, L> {
     unsafe fn block(&self, at: Operands, block: usize, first: usize, last: usize) {
         let n = self.length;
         let affine = self.want[1] || self.want[2];
-        // Grad, x, weight, and the two sums of the current stage.
-        let mut scratch = Scratch::new::<C>(5 * n);
+        let count = C::of(n as f64);
+        // The weight, and the two sums of the current stage.
+        let mut scratch = Scratch::new::<C>(3 * n);
         let buffer = scratch.get::<C>();
         // SAFETY: the rows exist; scratch memory and sums have room for those named.
         unsafe {
-            let [g_buffer, x_buffer, w_buffer, w_stage, b_stage] = std::array::from_fn(|i| buffer.add(i * n));
+            let [w_buffer, w_stage, b_stage] = std::array::from_fn(|i| buffer.wrapping_add(i * n));
             let totals = at.sums.cast::<C>().wrapping_add(block * 2 * n);
             let (w_total, b_total) = (totals, totals.wrapping_add(n));
             let rstd_at = if CENTER { 3 } else { 2 };
-            let weight = self.weight.as_ref().map(|w| w.read(at.buffers[rstd_at + 1], 0, n, w_buffer));
+            let from = if self.weight.is_some() { at.buffers[rstd_at + 1] } else { std::ptr::null_mut() };
+            let weight = read_or_fill(&self.weight, from, n, w_buffer, C::of(1.0));
             if affine {
                 for i in 0..n {
                     *w_total.add(i) = C::ZERO;
@@ -91,15 +95,16 @@ impl<C: Float, const CENTER: bool, const L: usize> Backward<C, CENTER, L> {
                 }
             }
             for row in first..last {
-                let g = self.grad.read(at.buffers[0], row * n, n, g_buffer);
-                let x = self.x.read(at.buffers[1], row * n, n, x_buffer);
+                let g = at.buffers[0].cast::<T>().add(row * n);
+                let x = at.buffers[1].cast::<T>().add(row * n);
                 let mean = if CENTER { self.stats.get(at.buffers[2], row) } else { C::ZERO };
                 let rstd = self.stats.get(at.buffers[rstd_at], row);
                 if affine {
                     for i in 0..n {
-                        *w_stage.add(i) += *g.add(i) * ((*x.add(i) - mean) * rstd);
+                        let g = C::load(*g.add(i));
+                        *w_stage.add(i) += g * ((C::load(*x.add(i)) - mean) * rstd);
                         if CENTER {
-                            *b_stage.add(i) += *g.add(i);
+                            *b_stage.add(i) += g;
                         }
                     }
                     if (row - first) % STAGE == STAGE - 1 || row + 1 == last {
@@ -111,56 +116,36 @@ impl<C: Float, const CENTER: bool, const L: usize> Backward<C, CENTER, L> {
                         }
                     }
                 }
-                if let Some(grad_x) = at.grad_x {
-                    let to = if self.x.direct { grad_x.cast::<C>().add(row * n) } else { x_buffer };
-                    match weight {
-                        Some(w) => self.row(
-                            x,
-                            to,
-                            mean,
-                            rstd,
-                            #[inline(always)]
-                            |i| *g.add(i) * *w.add(i),
-                        ),
-                        None => self.row(
-                            x,
-                            to,
-                            mean,
-                            rstd,
-                            #[inline(always)]
-                            |i| *g.add(i),
-                        ),
-                    }
-                    if !self.x.direct {
-                        self.x.write(grad_x, row * n, n, x_buffer);
-                    }
-                }
-            }
-        }
-    }
-
-    /// One row of the gradient of x; `scaled(i)` is gradient `i` times weight `i`.
-    #[inline(always)]
-    unsafe fn row(&self, x: *const C, to: *mut C, mean: C, rstd: C, scaled: impl Fn(usize) -> C) {
-        let n = self.length;
-        let count = C::of(n as f64);
-        // SAFETY: the caller vouches for `n` elements.
-        unsafe {
-            let along = sum::<C, L>(
-                n,
-                #[inline(always)]
-                |i| scaled(i) * (*x.add(i) - mean),
-            );
-            let slope = along * rstd * rstd / count;
-            let offset = if CENTER { sum::<C, L>(n, &scaled) / count } else { C::ZERO };
-            for i in 0..n {
-                *to.add(i) = rstd * (scaled(i) - offset - (*x.add(i) - mean) * slope);
+                let Some(grad_x) = at.grad_x else { continue };
+                let to = grad_x.cast::<T>().add(row * n);
+                let [along, offset] = sums::<C, L, 2>(
+                    n,
+                    #[inline(always)]
+                    |i| {
+                        let scaled = C::load(*g.add(i)) * *weight.add(i);
+                        [scaled * (C::load(*x.add(i)) - mean), if CENTER { scaled } else { C::ZERO }]
+                    },
+                );
+                let (slope, offset) = (along * rstd * rstd / count, offset / count);
+                map(
+                    g,
+                    to,
+                    n,
+                    #[inline(always)]
+                    |i, g| {
+                        let scaled = C::load(g) * *weight.add(i);
+                        (rstd * (scaled - offset - (C::load(*x.add(i)) - mean) * slope)).store::<T>()
+                    },
+                );
             }
         }
     }
 }
 
-impl<C: Float, const CENTER: bool, const L: usize> Kernel for Backward<C, CENTER, L> {
+impl<C: Float, T: Element, const CENTER: bool, const L: usize> Kernel for Backward<C, T, CENTER, L>
+where
+    Sum: Combine<C>,
+{
     unsafe fn run(&self, buffers: &[*mut u8], _scalars: &[Scalar]) -> Result<(), KernelError> {
         let n = self.length;
         let affine = self.want[1] || self.want[2];

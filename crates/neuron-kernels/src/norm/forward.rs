@@ -1,12 +1,14 @@
 //! Normalisation.
 
 use crate::pool::parallel_for;
-use crate::reduce::element::{Float, Load, Store, load_float, store_float};
+use crate::reduce::element::{Element, Float, Load, Store, load_float, store_float};
+use crate::reduce::fold::{Combine, Sum};
 use crate::reduce::plan::GRAIN;
-use crate::reduce::scratch::{Scratch, sum};
+use crate::reduce::scratch::{Scratch, map, sum};
 use crate::simd::vectorized;
 use crate::{Kernel, KernelError};
 use neuron_ir::{DType, Scalar};
+use std::marker::PhantomData;
 
 /// A dense operand: its element type's reader and writer.
 #[derive(Debug)]
@@ -54,110 +56,122 @@ impl<C: Float> Dense<C> {
     }
 }
 
+/// A row that every row of the input meets: read, or filled with `value` where there is none.
+#[inline(always)]
+pub(super) unsafe fn read_or_fill<C: Float>(
+    operand: &Option<Dense<C>>,
+    from: *const u8,
+    n: usize,
+    buffer: *mut C,
+    value: C,
+) -> *const C {
+    // SAFETY: the caller vouches for the row and the buffer.
+    unsafe {
+        if let Some(operand) = operand {
+            return operand.read(from, 0, n, buffer);
+        }
+        for i in 0..n {
+            *buffer.add(i) = value;
+        }
+    }
+    buffer
+}
+
 struct Addresses<'a>(&'a [*mut u8]);
 // SAFETY: threads write to disjoint rows.
 unsafe impl Sync for Addresses<'_> {}
 
-/// Layer norm (`CENTER`) or RMS norm.
+/// Layer norm (`CENTER`) or RMS norm of rows of type `T`, in accumulators of type `C`.
 #[derive(Debug)]
-pub(super) struct Forward<C, const CENTER: bool, const L: usize> {
+pub(super) struct Forward<C, T, const CENTER: bool, const L: usize> {
     rows: usize,
     length: usize,
     eps: f64,
-    x: Dense<C>,
     weight: Option<Dense<C>>,
     bias: Option<Dense<C>>,
-    out: Dense<C>,
     stats: Dense<C>,
+    element: PhantomData<T>,
 }
 
-impl<C: Float, const CENTER: bool, const L: usize> Forward<C, CENTER, L> {
-    pub(super) fn new(
-        x: DType,
+impl<C: Float, T: Element, const CENTER: bool, const L: usize> Forward<C, T, CENTER, L>
+where
+    Sum: Combine<C>,
+{
+    pub(super) fn boxed(
         (rows, length): (usize, usize),
         eps: f64,
         weight: Option<DType>,
         bias: Option<DType>,
-        out: DType,
         stats: DType,
-    ) -> Result<Self, KernelError> {
+    ) -> Result<Box<dyn Kernel>, KernelError> {
         let (weight, bias) = (weight.map(Dense::new).transpose()?, bias.map(Dense::new).transpose()?);
-        let (x, out, stats) = (Dense::new(x)?, Dense::new(out)?, Dense::new(stats)?);
-        Ok(Forward { rows, length, eps, x, weight, bias, out, stats })
+        let stats = Dense::new(stats)?;
+        Ok(Box::new(Forward::<C, T, CENTER, L> { rows, length, eps, weight, bias, stats, element: PhantomData }))
     }
 
     #[inline(always)]
     unsafe fn rows(&self, buffers: &[*mut u8], first: usize, last: usize) {
         let n = self.length;
         let given = 1 + self.weight.is_some() as usize + self.bias.is_some() as usize;
-        let in_place = |d: &Option<Dense<C>>| d.as_ref().is_none_or(|d| d.direct);
-        let plain = self.x.direct && self.out.direct && in_place(&self.weight) && in_place(&self.bias);
-        let mut scratch = Scratch::new::<C>(if plain { 0 } else { 3 * n });
+        let in_place = |d: &Option<Dense<C>>| d.as_ref().is_some_and(|d| d.direct);
+        let mut scratch =
+            Scratch::new::<C>(if in_place(&self.weight) && (!CENTER || in_place(&self.bias)) { 0 } else { 2 * n });
         let buffer = scratch.get::<C>();
-        let (w_buffer, b_buffer) = (buffer.wrapping_add(n), buffer.wrapping_add(2 * n));
         let count = C::of(n as f64);
-        // SAFETY: the rows exist; the scratch memory has room for a row, a weight and a bias.
+        // SAFETY: the rows exist; the scratch memory has room for a weight and a bias.
         unsafe {
-            let weight = self.weight.as_ref().map(|w| w.read(buffers[1], 0, n, w_buffer));
-            let bias = self.bias.as_ref().map(|b| b.read(buffers[given - 1], 0, n, b_buffer));
+            let weight = read_or_fill(&self.weight, buffers[1], n, buffer, C::of(1.0));
+            let bias = if CENTER {
+                read_or_fill(&self.bias, buffers[given - 1], n, buffer.wrapping_add(n), C::ZERO)
+            } else {
+                weight
+            };
             for row in first..last {
-                let x = self.x.read(buffers[0], row * n, n, buffer);
-                let y = if self.out.direct { buffers[given].cast::<C>().add(row * n) } else { buffer };
+                let x = buffers[0].cast::<T>().add(row * n);
+                let y = buffers[given].cast::<T>().add(row * n);
                 let (mean, square) = if CENTER {
-                    let mean = if n == 0 {
-                        C::ZERO
-                    } else {
-                        sum::<C, L>(
-                            n,
-                            #[inline(always)]
-                            |i| *x.add(i),
-                        ) / count
-                    };
+                    let total = sum::<C, L>(
+                        n,
+                        #[inline(always)]
+                        |i| C::load(*x.add(i)),
+                    );
+                    let mean = if n == 0 { C::ZERO } else { total / count };
                     let square = sum::<C, L>(
                         n,
                         #[inline(always)]
                         |i| {
-                            let d = *x.add(i) - mean;
+                            let d = C::load(*x.add(i)) - mean;
                             d * d
                         },
                     );
                     (mean, square)
                 } else {
-                    (
-                        C::ZERO,
-                        sum::<C, L>(
-                            n,
-                            #[inline(always)]
-                            |i| *x.add(i) * *x.add(i),
-                        ),
-                    )
+                    let square = sum::<C, L>(
+                        n,
+                        #[inline(always)]
+                        |i| {
+                            let x = C::load(*x.add(i));
+                            x * x
+                        },
+                    );
+                    (C::ZERO, square)
                 };
                 let rstd = C::of(1.0) / (square / count + C::of(self.eps)).sqrt();
-                match (weight, bias) {
-                    (Some(w), Some(b)) => {
-                        for i in 0..n {
-                            *y.add(i) = ((*x.add(i) - mean) * rstd).mul_add(*w.add(i), *b.add(i));
-                        }
-                    }
-                    (Some(w), None) => {
-                        for i in 0..n {
-                            *y.add(i) = (*x.add(i) - mean) * rstd * *w.add(i);
-                        }
-                    }
-                    (None, Some(b)) => {
-                        for i in 0..n {
-                            *y.add(i) = (*x.add(i) - mean).mul_add(rstd, *b.add(i));
-                        }
-                    }
-                    (None, None) => {
-                        for i in 0..n {
-                            *y.add(i) = (*x.add(i) - mean) * rstd;
-                        }
-                    }
-                }
-                if !self.out.direct {
-                    self.out.write(buffers[given], row * n, n, buffer);
-                }
+                map(
+                    x,
+                    y,
+                    n,
+                    #[inline(always)]
+                    |i, x| {
+                        let x = C::load(x);
+                        let y = if CENTER {
+                            ((x - mean) * rstd).mul_add(*weight.add(i), *bias.add(i))
+                        } else {
+                            x * rstd * *weight.add(i)
+                        };
+                        y.store::<T>()
+                    },
+                );
                 if CENTER {
                     self.stats.write(buffers[given + 1], row, 1, &mean);
                     self.stats.write(buffers[given + 2], row, 1, &rstd);
@@ -169,16 +183,19 @@ impl<C: Float, const CENTER: bool, const L: usize> Forward<C, CENTER, L> {
     }
 }
 
-impl<C: Float, const CENTER: bool, const L: usize> Kernel for Forward<C, CENTER, L> {
+impl<C: Float, T: Element, const CENTER: bool, const L: usize> Kernel for Forward<C, T, CENTER, L>
+where
+    Sum: Combine<C>,
+{
     unsafe fn run(&self, buffers: &[*mut u8], _scalars: &[Scalar]) -> Result<(), KernelError> {
         let memory = Addresses(buffers);
         let group = (GRAIN / self.length.max(1)).max(1);
         parallel_for(self.rows.div_ceil(group), |task| {
             let memory = &memory;
             let (first, last) = (task * group, ((task + 1) * group).min(self.rows));
-            // SAFETY: the rows exist.
             vectorized(
                 #[inline(always)]
+                // SAFETY: the rows exist.
                 || unsafe { self.rows(memory.0, first, last) },
             );
         });

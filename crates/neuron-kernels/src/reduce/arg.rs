@@ -51,7 +51,7 @@ impl<C: Accumulator, O: Extreme<C>, const L: usize> Arg<C, O, L> {
                 // SAFETY: elements `i` to `i + n` of the run exist.
                 unsafe {
                     let p = input.offset((offset + i as isize * stride) * self.item as isize);
-                    let extreme = horizontal::<C, O, L>(lanes::<C, O, L>([O::IDENTITY; L], read(p, n), n));
+                    let extreme = horizontal::<C, O, L>(lanes::<C, C, O, L>([O::IDENTITY; L], read(p, n), n));
                     if best_n == 0 || O::better(extreme, best) {
                         (best, best_at, best_n, best_p) = (extreme, at + i, n, p);
                         if best.is_nan() {

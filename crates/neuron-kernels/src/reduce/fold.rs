@@ -2,7 +2,7 @@
 
 #![allow(clippy::needless_range_loop, reason = "one index walks several rows of lanes")]
 
-use super::element::{Accumulator, Load, Store};
+use super::element::{Accumulator, Element, Load, Store};
 use super::plan::{Engine, Plan, TILE, drive};
 use crate::simd::vectorized;
 use crate::{Kernel, KernelError};
@@ -84,17 +84,17 @@ const BLOCK: usize = 64;
 
 /// Combines `n` neighbours into the lanes, element `i` into lane `i % L`.
 #[inline(always)]
-pub(crate) unsafe fn lanes<C: Accumulator, O: Combine<C>, const L: usize>(
+pub(crate) unsafe fn lanes<C: Accumulator, T: Element, O: Combine<C>, const L: usize>(
     mut acc: [C; L],
-    p: *const C,
+    p: *const T,
     n: usize,
 ) -> [C; L] {
     let mut i = 0;
     while i + L <= n {
         // SAFETY: the caller vouches for `n` elements.
-        let x = unsafe { p.add(i).cast::<[C; L]>().read_unaligned() };
+        let x = unsafe { p.add(i).cast::<[T; L]>().read_unaligned() };
         for l in 0..L {
-            acc[l] = O::combine(acc[l], x[l]);
+            acc[l] = O::combine(acc[l], C::load(x[l]));
         }
         i += L;
     }
@@ -103,7 +103,7 @@ pub(crate) unsafe fn lanes<C: Accumulator, O: Combine<C>, const L: usize>(
         let mut x = [O::IDENTITY; L];
         for (l, x) in x.iter_mut().enumerate().take(n - i) {
             // SAFETY: `i + l < n`.
-            *x = unsafe { *p.add(i + l) };
+            *x = C::load(unsafe { *p.add(i + l) });
         }
         for l in 0..L {
             acc[l] = O::combine(acc[l], x[l]);
@@ -112,33 +112,36 @@ pub(crate) unsafe fn lanes<C: Accumulator, O: Combine<C>, const L: usize>(
     acc
 }
 
-/// Combines the lanes, halves with halves.
+/// Combines the lanes, a multiple of 16: first to 16, then halves with halves. Every step is an array of its own, or the
+/// lanes would go through memory one by one.
 #[inline(always)]
-pub(crate) fn horizontal<C: Accumulator, O: Combine<C>, const L: usize>(mut acc: [C; L]) -> C {
-    let mut half = L / 2;
-    while half > 0 {
-        for l in 0..half {
-            acc[l] = O::combine(acc[l], acc[l + half]);
+pub(crate) fn horizontal<C: Accumulator, O: Combine<C>, const L: usize>(acc: [C; L]) -> C {
+    const { assert!(L.is_multiple_of(16)) };
+    let mut lanes: [C; 16] = std::array::from_fn(|l| acc[l]);
+    for row in 1..L / 16 {
+        for l in 0..16 {
+            lanes[l] = O::combine(lanes[l], acc[row * 16 + l]);
         }
-        half /= 2;
     }
-    acc[0]
+    let lanes: [C; 8] = std::array::from_fn(|l| O::combine(lanes[l], lanes[l + 8]));
+    let lanes: [C; 4] = std::array::from_fn(|l| O::combine(lanes[l], lanes[l + 4]));
+    O::combine(O::combine(lanes[0], lanes[2]), O::combine(lanes[1], lanes[3]))
 }
 
 /// A reduction by `O` in accumulators of type `C`, `L` of which are in flight.
 #[derive(Debug)]
-pub(crate) struct Fold<C, O, const L: usize> {
+pub(crate) struct Fold<C, T, O, const L: usize> {
     pub(crate) plan: Plan,
-    /// The input holds accumulators.
+    /// The input holds elements of type `T`, which are read in place where they lie side by side.
     pub(crate) native: bool,
     pub(crate) load: Load<C>,
     pub(crate) store: Store<C>,
     pub(crate) item: usize,
     pub(crate) out_item: usize,
-    pub(crate) op: PhantomData<O>,
+    pub(crate) types: PhantomData<(T, O)>,
 }
 
-impl<C: Accumulator, O: Combine<C>, const L: usize> Fold<C, O, L> {
+impl<C: Accumulator, T: Element, O: Combine<C>, const L: usize> Fold<C, T, O, L> {
     #[inline(always)]
     unsafe fn row(&self, input: *const u8, start: usize, end: usize) -> C {
         let stride = self.plan.run.strides[0];
@@ -147,7 +150,7 @@ impl<C: Accumulator, O: Combine<C>, const L: usize> Fold<C, O, L> {
             let (at, n) = self.plan.next_run(start, end);
             if n == end - start {
                 // SAFETY: a run of `n` elements.
-                return unsafe { short::<C, O>(input.cast::<C>().offset(at), n) };
+                return unsafe { short::<C, T, O>(input.cast::<T>().offset(at), n) };
             }
         }
         let mut tile = [const { MaybeUninit::<C>::uninit() }; TILE];
@@ -162,14 +165,13 @@ impl<C: Accumulator, O: Combine<C>, const L: usize> Fold<C, O, L> {
                 // SAFETY: elements `i` to `i + n` of the run exist, and `n <= TILE` where the tile is used.
                 unsafe {
                     let p = input.offset((offset + i as isize * stride) * self.item as isize);
-                    let p = if direct {
-                        p.cast::<C>()
+                    acc = if direct {
+                        lanes::<C, T, O, L>(acc, p.cast::<T>(), n)
                     } else {
                         n = n.min(TILE);
                         (self.load)(p, stride, n, tile.as_mut_ptr().cast());
-                        tile.as_ptr().cast::<C>()
+                        lanes::<C, C, O, L>(acc, tile.as_ptr().cast::<C>(), n)
                     };
-                    acc = lanes::<C, O, L>(acc, p, n);
                 }
                 i += n;
                 fill += n;
@@ -229,10 +231,10 @@ impl<C: Accumulator, O: Combine<C>, const L: usize> Fold<C, O, L> {
                             fill::<C, O>(second, wide);
                         }
                         blocks += 1;
-                        combine_into::<C, O>(first, acc, wide);
+                        combine_into::<C, C, O>(first, acc, wide);
                         fill::<C, O>(acc, wide);
                         if blocks.is_multiple_of(BLOCK) {
-                            combine_into::<C, O>(second, first, wide);
+                            combine_into::<C, C, O>(second, first, wide);
                             fill::<C, O>(first, wide);
                         }
                     }
@@ -241,8 +243,8 @@ impl<C: Accumulator, O: Combine<C>, const L: usize> Fold<C, O, L> {
                 at += run;
             }
             if blocks > 0 {
-                combine_into::<C, O>(first, second, wide);
-                combine_into::<C, O>(acc, first, wide);
+                combine_into::<C, C, O>(first, second, wide);
+                combine_into::<C, C, O>(acc, first, wide);
             }
             for j in 0..width {
                 let mut v = *acc.add(j);
@@ -257,60 +259,78 @@ impl<C: Accumulator, O: Combine<C>, const L: usize> Fold<C, O, L> {
     /// Combines `rows` rows of `width` elements, `stride` elements apart, into `acc`.
     #[inline(always)]
     unsafe fn rows(&self, acc: *mut C, input: *const u8, stride: isize, rows: usize, width: usize) {
-        const GROUP: usize = 4;
         let inner = self.plan.inner.strides[0];
-        let direct = self.native && (inner == 1 || width == 1);
-        let mut tile = [const { MaybeUninit::<C>::uninit() }; GROUP * TILE];
-        let tile = tile.as_mut_ptr().cast::<C>();
+        let row = |i: usize| input.wrapping_offset(i as isize * stride * self.item as isize);
         let mut i = 0;
-        while i < rows {
-            let n = (rows - i).min(GROUP);
-            let mut row = [std::ptr::null::<C>(); GROUP];
-            // SAFETY: row `i + k` exists; the tile has a place for each.
-            unsafe {
-                for (k, row) in row.iter_mut().enumerate().take(n) {
-                    let p = input.offset((i + k) as isize * stride * self.item as isize);
-                    *row = if direct {
-                        p.cast()
-                    } else {
-                        (self.load)(p, inner, width, tile.add(k * TILE));
-                        tile.add(k * TILE)
-                    };
+        // SAFETY: the rows exist; the tile has a place for each.
+        unsafe {
+            if self.native && (inner == 1 || width == 1) {
+                while i < rows {
+                    let n = (rows - i).min(GROUP);
+                    let group = std::array::from_fn(|k| row(i + k).cast::<T>());
+                    group_into::<C, T, O>(acc, group, n, width);
+                    i += n;
                 }
-                if n == GROUP {
-                    let [a, b, c, d] = row;
-                    for j in 0..width {
-                        let left = O::combine(*a.add(j), *b.add(j));
-                        let right = O::combine(*c.add(j), *d.add(j));
-                        *acc.add(j) = O::combine(*acc.add(j), O::combine(left, right));
+            } else {
+                let mut tile = [const { MaybeUninit::<C>::uninit() }; GROUP * TILE];
+                let tile = tile.as_mut_ptr().cast::<C>();
+                while i < rows {
+                    let n = (rows - i).min(GROUP);
+                    for k in 0..n {
+                        (self.load)(row(i + k), inner, width, tile.add(k * TILE));
                     }
-                } else {
-                    for row in &row[..n] {
-                        combine_into::<C, O>(acc, *row, width);
-                    }
+                    group_into::<C, C, O>(acc, std::array::from_fn(|k| tile.add(k * TILE).cast_const()), n, width);
+                    i += n;
                 }
             }
-            i += n;
+        }
+    }
+}
+
+/// Rows combined with each other before they are combined with the accumulators.
+const GROUP: usize = 4;
+
+/// Combines the first `n` of the rows into `acc`.
+#[inline(always)]
+unsafe fn group_into<C: Accumulator, T: Element, O: Combine<C>>(
+    acc: *mut C,
+    rows: [*const T; GROUP],
+    n: usize,
+    width: usize,
+) {
+    // SAFETY: the caller vouches for `width` elements each.
+    unsafe {
+        if n == GROUP {
+            let [a, b, c, d] = rows;
+            for j in 0..width {
+                let left = O::combine(C::load(*a.add(j)), C::load(*b.add(j)));
+                let right = O::combine(C::load(*c.add(j)), C::load(*d.add(j)));
+                *acc.add(j) = O::combine(*acc.add(j), O::combine(left, right));
+            }
+        } else {
+            for row in &rows[..n] {
+                combine_into::<C, T, O>(acc, *row, width);
+            }
         }
     }
 }
 
 /// Combines at most 16 elements in four chains.
 #[inline(always)]
-unsafe fn short<C: Accumulator, O: Combine<C>>(p: *const C, n: usize) -> C {
+unsafe fn short<C: Accumulator, T: Element, O: Combine<C>>(p: *const T, n: usize) -> C {
     let mut acc = [O::IDENTITY; 4];
     let mut i = 0;
     // SAFETY: the caller vouches for `n` elements.
     unsafe {
         while i + 4 <= n {
             for (l, acc) in acc.iter_mut().enumerate() {
-                *acc = O::combine(*acc, *p.add(i + l));
+                *acc = O::combine(*acc, C::load(*p.add(i + l)));
             }
             i += 4;
         }
         let mut rest = O::IDENTITY;
         while i < n {
-            rest = O::combine(rest, *p.add(i));
+            rest = O::combine(rest, C::load(*p.add(i)));
             i += 1;
         }
         O::combine(O::combine(O::combine(acc[0], acc[1]), O::combine(acc[2], acc[3])), rest)
@@ -326,14 +346,14 @@ unsafe fn fill<C: Accumulator, O: Combine<C>>(to: *mut C, n: usize) {
 }
 
 #[inline(always)]
-unsafe fn combine_into<C: Accumulator, O: Combine<C>>(to: *mut C, from: *const C, n: usize) {
+unsafe fn combine_into<C: Accumulator, T: Element, O: Combine<C>>(to: *mut C, from: *const T, n: usize) {
     for i in 0..n {
         // SAFETY: the caller vouches for `n` elements.
-        unsafe { *to.add(i) = O::combine(*to.add(i), *from.add(i)) };
+        unsafe { *to.add(i) = O::combine(*to.add(i), C::load(*from.add(i))) };
     }
 }
 
-impl<C: Accumulator, O: Combine<C>, const L: usize> Engine for Fold<C, O, L> {
+impl<C: Accumulator, T: Element, O: Combine<C>, const L: usize> Engine for Fold<C, T, O, L> {
     type Partial = C;
 
     #[inline(always)]
@@ -377,7 +397,7 @@ impl<C: Accumulator, O: Combine<C>, const L: usize> Engine for Fold<C, O, L> {
     }
 }
 
-impl<C: Accumulator, O: Combine<C>, const L: usize> Kernel for Fold<C, O, L> {
+impl<C: Accumulator, T: Element, O: Combine<C>, const L: usize> Kernel for Fold<C, T, O, L> {
     unsafe fn run(&self, buffers: &[*mut u8], _scalars: &[Scalar]) -> Result<(), KernelError> {
         // SAFETY: passed on to the caller.
         unsafe { drive(self, buffers[0], [buffers[1], std::ptr::null_mut()]) };

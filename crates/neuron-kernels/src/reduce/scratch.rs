@@ -1,5 +1,9 @@
-//! Working memory of a task, kept by its thread from one kernel to the next.
+//! The inner loops of row kernels, and their working memory, which a thread keeps from one kernel to the next.
 
+#![allow(clippy::needless_range_loop, reason = "one index walks several rows of lanes")]
+
+use super::element::Float;
+use super::fold::{Combine, Sum, horizontal};
 use std::cell::Cell;
 
 #[derive(Clone, Copy)]
@@ -44,36 +48,78 @@ impl Drop for Scratch {
 
 /// Sums `f(0)` to `f(n - 1)`: element `i` in lane `i % L` within blocks of 64 rows of lanes, then the blocks.
 #[inline(always)]
-pub(crate) fn sum<C: super::element::Float, const L: usize>(n: usize, f: impl Fn(usize) -> C) -> C {
-    let mut total = C::ZERO;
+pub(crate) fn sum<C: Float, const L: usize>(n: usize, f: impl Fn(usize) -> C) -> C
+where
+    Sum: Combine<C>,
+{
+    sums::<C, L, 1>(
+        n,
+        #[inline(always)]
+        |i| [f(i)],
+    )[0]
+}
+
+/// As [`sum`], `N` sums in one pass.
+#[inline(always)]
+pub(crate) fn sums<C: Float, const L: usize, const N: usize>(n: usize, f: impl Fn(usize) -> [C; N]) -> [C; N]
+where
+    Sum: Combine<C>,
+{
+    let mut total = [C::ZERO; N];
     let mut i = 0;
     while i < n {
         let end = n.min(i + 64 * L);
-        let mut acc = [C::ZERO; L];
+        let mut acc = [[C::ZERO; L]; N];
         while i + L <= end {
-            for (l, acc) in acc.iter_mut().enumerate() {
-                *acc += f(i + l);
+            for l in 0..L {
+                let values = f(i + l);
+                for k in 0..N {
+                    acc[k][l] += values[k];
+                }
             }
             i += L;
         }
         if i < end {
-            let mut rest = [C::ZERO; L];
-            for (l, rest) in rest.iter_mut().enumerate().take(end - i) {
-                *rest = f(i + l);
+            // A whole row of lanes again: indexing the lanes by a variable would take them out of the registers.
+            let mut rest = [[C::ZERO; L]; N];
+            for l in 0..end - i {
+                let values = f(i + l);
+                for k in 0..N {
+                    rest[k][l] = values[k];
+                }
             }
-            for l in 0..L {
-                acc[l] += rest[l];
+            for k in 0..N {
+                for l in 0..L {
+                    acc[k][l] += rest[k][l];
+                }
             }
             i = end;
         }
-        let mut half = L / 2;
-        while half > 0 {
-            for l in 0..half {
-                acc[l] += acc[l + half];
-            }
-            half /= 2;
+        for k in 0..N {
+            total[k] += horizontal::<C, Sum, L>(acc[k]);
         }
-        total += acc[0];
     }
     total
+}
+
+/// `to[i] = f(i, from[i])`; both may be the same memory, if not shifted.
+///
+/// # Safety
+/// `n` elements are readable at `from` and writable at `to`.
+#[inline(always)]
+pub(crate) unsafe fn map<A: Copy, B: Copy>(from: *const A, to: *mut B, n: usize, f: impl Fn(usize, A) -> B) {
+    // SAFETY: passed on to the caller.
+    unsafe {
+        // Two pointers to one place would fail the check for overlap that vector code starts with.
+        if size_of::<A>() == size_of::<B>() && from.addr() == to.addr() {
+            for i in 0..n {
+                let p = to.add(i);
+                *p = f(i, *p.cast::<A>());
+            }
+        } else {
+            for i in 0..n {
+                *to.add(i) = f(i, *from.add(i));
+            }
+        }
+    }
 }

@@ -9,8 +9,9 @@ use neuron_ir::{DType, TensorType};
 /// Most rows walked side by side.
 pub(crate) const WIDTH: usize = 256;
 
-/// Elements of a tile of such rows.
-const TILE: usize = 32 * 1024;
+/// Elements of a tile of such rows: as many as the second-level cache takes, so that long rows are walked in pieces
+/// of several cache lines.
+const TILE: usize = 256 * 1024;
 
 /// Rows longer than this are gathered one by one, whatever their stride.
 const LONGEST: usize = 64 * 1024;
@@ -84,7 +85,7 @@ impl Walk {
 pub(crate) struct Operand<C> {
     pub(crate) load: Load<C>,
     pub(crate) store: Store<C>,
-    /// Elements are accumulators and lie side by side along the dimension.
+    /// Elements have the type asked for and lie side by side along the dimension.
     pub(crate) direct: bool,
     pub(crate) item: isize,
 }
@@ -93,7 +94,7 @@ impl<C: Float> Operand<C> {
     /// The tensor at a position of the walk.
     pub(crate) fn new(
         tensor: &TensorType,
-        compute: DType,
+        element: DType,
         walk: &Walk,
         position: usize,
     ) -> Result<Operand<C>, KernelError> {
@@ -101,7 +102,7 @@ impl<C: Float> Operand<C> {
         Ok(Operand {
             load: load_float(tensor.dtype)?,
             store: store_float(tensor.dtype)?,
-            direct: tensor.dtype == compute && dense,
+            direct: tensor.dtype == element && dense,
             item: tensor.dtype.size() as isize,
         })
     }
