@@ -85,8 +85,6 @@ pub struct Layout {
 
 /// Below this extent a row alone makes a poor tile.
 const SHORT_ROW: i64 = 128;
-/// Side of the tiles of a transpose: a cache line of 2-byte elements.
-const SQUARE: usize = 32;
 
 impl Layout {
     /// Tiles of at most `tile` elements. No extent is 0; `order` is the operand whose strides order the dimensions.
@@ -105,7 +103,8 @@ impl Layout {
         let (row_dim, rows, cols, around) = match transposed {
             Some(d) if sizes[d] >= 8 && sizes[k] >= 8 => {
                 let (h, w) = (sizes[d] as usize, sizes[k] as usize);
-                let rows = if w < SQUARE { (tile / w).min(h) } else { h.min(SQUARE) };
+                let side = 1 << (tile.ilog2() / 2);
+                let rows = if w < side { (tile / w).min(h) } else { h.min(side) };
                 (Some(d), rows, w.min(tile / rows), false)
             }
             _ if sizes[k] < SHORT_ROW && k > 0 => {

@@ -36,6 +36,7 @@ mod run;
 #[cfg(test)]
 mod tests;
 mod transfer;
+mod transpose;
 
 use crate::KernelError;
 use neuron_ir::{BinaryOp, DType, Dims, Scalar, UnaryOp};

@@ -2,7 +2,7 @@
 
 use super::map::{Map1, Map2, Pass1, Pass2, pass1, pass2};
 use super::math::{single, special, widened};
-use crate::simd::{Isa, Level};
+use crate::simd::{Isa, Level, level};
 use neuron_ir::{BinaryOp, DType, UnaryOp};
 
 /// A pass with a rough time per element in picoseconds.
@@ -304,8 +304,54 @@ macro_rules! float_division {
 float_division!(floor_div_f32, remainder_f32, f32);
 float_division!(floor_div_f64, remainder_f64, f64);
 
+/// A power with one exponent for all: squares and cubes are products, as PyTorch's are.
+macro_rules! power_by_splat {
+    ($name:ident, $t:ty, $long:expr, |$i:ident, $x:ident, $y:ident| $pow:expr) => {
+        unsafe fn $name(d: *mut u8, a: *const u8, b: *const u8, n: usize) {
+            struct Square;
+            impl Map1 for Square {
+                type In = $t;
+                type Out = $t;
+                #[inline(always)]
+                fn eval<I: Isa>(a: $t) -> $t {
+                    a * a
+                }
+            }
+            struct Cube;
+            impl Map1 for Cube {
+                type In = $t;
+                type Out = $t;
+                #[inline(always)]
+                fn eval<I: Isa>(a: $t) -> $t {
+                    a * a * a
+                }
+            }
+            struct Power;
+            impl Map2 for Power {
+                type In = $t;
+                type Out = $t;
+                const LONG: bool = $long;
+                #[inline(always)]
+                fn eval<$i: Isa>($x: $t, $y: $t) -> $t {
+                    $pow
+                }
+            }
+            // SAFETY: the level is that of the processor; else the caller's promise.
+            unsafe {
+                match b.cast::<$t>().read() {
+                    2.0 => pass1::<Square>(level())(d, a, n),
+                    3.0 => pass1::<Cube>(level())(d, a, n),
+                    _ => pass2::<Power>(level(), false, true)(d, a, b, n),
+                }
+            }
+        }
+    };
+}
+power_by_splat!(power_f32, f32, true, |I, x, y| widened::pow::<I>(x, y));
+power_by_splat!(power_f64, f64, false, |I, x, y| x.powf(y));
+
 macro_rules! float_binary {
-    ($name:ident, $t:ty, $cost:expr, $floor_div:ident, $remainder:ident, $long:expr, $heavy:expr,
+    ($name:ident, $t:ty, $power:expr, $cost:expr, $floor_div:ident, $remainder:ident, $long:expr, $heavy:expr,
      |$i:ident, $x:ident, $y:ident| $pow:expr, $atan2:expr) => {
         fn $name(op: BinaryOp, shape: Shape) -> Option<Found<Pass2>> {
             macro_rules! f {
@@ -326,6 +372,7 @@ macro_rules! float_binary {
                 BinaryOp::FloorDiv => f!(false, SCALAR, |a, b| $floor_div(a, b)),
                 BinaryOp::Remainder => f!(false, SCALAR, |a, b| $remainder(a, b)),
                 BinaryOp::Fmod => f!(false, SCALAR, |a, b| a % b),
+                BinaryOp::Pow if shape.b => Some(Found { pass: $power, cost: $heavy }),
                 BinaryOp::Pow => map2!(shape, $t => $t, $long, $heavy, |$i, $x, $y| $pow),
                 BinaryOp::Atan2 => map2!(shape, $t => $t, $long, $heavy, |$i, $x, $y| $atan2),
                 // The first operand of two equal zeros; the sum of two operands is NaN where either is.
@@ -360,6 +407,7 @@ fn hypot(a: f64, b: f64, max: f64) -> f64 {
 float_binary!(
     binary_f32,
     f32,
+    power_f32,
     CHEAP,
     floor_div_f32,
     remainder_f32,
@@ -368,7 +416,18 @@ float_binary!(
     |I, x, y| widened::pow::<I>(x, y),
     widened::atan2::<I>(x, y)
 );
-float_binary!(binary_f64, f64, WIDE, floor_div_f64, remainder_f64, false, 2 * SCALAR, |_I, x, y| x.powf(y), x.atan2(y));
+float_binary!(
+    binary_f64,
+    f64,
+    power_f64,
+    WIDE,
+    floor_div_f64,
+    remainder_f64,
+    false,
+    2 * SCALAR,
+    |_I, x, y| x.powf(y),
+    x.atan2(y)
+);
 
 fn binary_i64(op: BinaryOp, shape: Shape) -> Option<Found<Pass2>> {
     const DIVISION: u32 = 4000;

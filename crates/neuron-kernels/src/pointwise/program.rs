@@ -61,6 +61,8 @@ pub struct Program {
 /// Tile registers of a program should stay within the first-level cache.
 const L1: usize = 32 << 10;
 const TILE: usize = 1024;
+/// A copy has one register at most: larger tiles make longer runs of a transposed operand.
+const COPY_TILE: usize = 4096;
 
 /// Makes the kernel of a program.
 pub fn compile(b: &Builder) -> Result<Pointwise, KernelError> {
@@ -105,10 +107,11 @@ pub fn compile(b: &Builder) -> Result<Pointwise, KernelError> {
     if numel == 0 || b.stores.is_empty() {
         return Ok(kernel);
     }
-    if views.len() > u16::MAX as usize || b.insts.len() > u16::MAX as usize / 4 {
+    if 4 * (b.insts.len() + b.stores.len()) > u16::MAX as usize {
         return Err(KernelError::Unsupported { kernel: NAME, what: format!("{} instructions", b.insts.len()) });
     }
-    let mut tile = TILE;
+    let copies = b.insts.iter().zip(&live).all(|(inst, live)| !live || matches!(inst, Inst::Load(_)));
+    let mut tile = if copies && b.stores.len() == 1 { COPY_TILE } else { TILE };
     loop {
         kernel.layout = Layout::new(&b.sizes, &views, first_store, tile);
         let compiler =

@@ -364,6 +364,21 @@ fn float_operators_follow_pytorch() {
 }
 
 #[test]
+fn powers_by_a_scalar() {
+    let mut b = Builder::new(&[100]);
+    let x = b.load(0, DType::F32, &[1]);
+    let e = b.scalar(0, DType::F32);
+    let y = b.binary(BinaryOp::Pow, x, e);
+    b.store(1, y, DType::F32, &[1]);
+    let kernel = b.finish().unwrap();
+    let mut buffers: Vec<Vec<f32>> = vec![(0..100).map(|i| i as f32 * 0.37 - 18.0).collect(), vec![0.0; 100]];
+    for (e, f) in [(2.0, (|x| x * x) as fn(f32) -> f32), (3.0, |x| x * x * x), (-1.0, |x| 1.0 / x), (0.0, |_| 1.0)] {
+        run_f32(&kernel, &mut buffers, &[Scalar::F64(e)]);
+        assert!(buffers[0].iter().zip(&buffers[1]).all(|(x, y)| *y == f(*x)), "exponent {e}");
+    }
+}
+
+#[test]
 fn float_to_integer_follows_pytorch() {
     let x = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e30, 3e9, -3e9, 300.5, -1.5];
     let to = |dtype: DType| {

@@ -1,6 +1,6 @@
 //! Between tiles and memory that is not contiguous.
 
-use crate::simd::{Level, level};
+use super::transpose::transpose;
 
 /// The memory side of a transfer: `rows` by `cols` elements at byte strides.
 #[derive(Clone, Copy, Debug)]
@@ -85,6 +85,13 @@ unsafe fn gather_of<T: Copy>(dst: *mut T, src: *const u8, g: Grid) {
                     std::ptr::copy_nonoverlapping(from, to, g.cols);
                 }
             }
+        } else if g.cols <= 4 {
+            match g.cols {
+                1 => gather_narrow::<T, 1>(dst, src, g),
+                2 => gather_narrow::<T, 2>(dst, src, g),
+                3 => gather_narrow::<T, 3>(dst, src, g),
+                _ => gather_narrow::<T, 4>(dst, src, g),
+            }
         } else if g.col_stride == 0 {
             for r in 0..g.rows {
                 let value = row(r).cast::<T>().read();
@@ -102,6 +109,21 @@ unsafe fn gather_of<T: Copy>(dst: *mut T, src: *const u8, g: Grid) {
                     from = from.wrapping_offset(g.col_stride);
                 }
             }
+        }
+    }
+}
+
+/// Rows of few elements: a known number of them is a loop less.
+///
+/// # Safety
+/// As for [`gather`]; `COLS == g.cols`.
+unsafe fn gather_narrow<T: Copy, const COLS: usize>(dst: *mut T, src: *const u8, g: Grid) {
+    for r in 0..g.rows {
+        let at = |c: usize| src.wrapping_offset(r as isize * g.row_stride + c as isize * g.col_stride);
+        // SAFETY: an element of the grid; a row of the tile.
+        unsafe {
+            let row: [T; COLS] = std::array::from_fn(|c| at(c).cast::<T>().read());
+            dst.add(r * COLS).cast::<[T; COLS]>().write(row);
         }
     }
 }
@@ -130,96 +152,6 @@ unsafe fn scatter_of<T: Copy>(dst: *mut u8, src: *const T, g: Grid) {
                     to = to.wrapping_offset(g.col_stride);
                 }
             }
-        }
-    }
-}
-
-/// `dst[x][y] = src[y][x]` for `height` rows of `width` contiguous source elements; strides in bytes.
-///
-/// # Safety
-/// Both sides are valid and do not overlap.
-unsafe fn transpose<T: Copy>(
-    src: *const u8,
-    src_stride: isize,
-    dst: *mut u8,
-    dst_stride: isize,
-    height: usize,
-    width: usize,
-) {
-    let size = size_of::<T>() as isize;
-    let at = |y: usize, x: usize| src.wrapping_offset(y as isize * src_stride + x as isize * size);
-    let to = |x: usize, y: usize| dst.wrapping_offset(x as isize * dst_stride + y as isize * size);
-    let (h, w) = (height & !7, width & !7);
-    for y in (0..h).step_by(8) {
-        for x in (0..w).step_by(8) {
-            // SAFETY: the block lies within both sides; the level is that of the processor.
-            unsafe {
-                #[cfg(target_arch = "x86_64")]
-                if size == 4 && level() >= Level::Avx2 {
-                    block_f32x8(at(y, x), src_stride, to(x, y), dst_stride);
-                    continue;
-                }
-                block::<T>(at(y, x), src_stride, to(x, y), dst_stride);
-            }
-        }
-    }
-    for y in 0..height {
-        for x in if y < h { w } else { 0 }..width {
-            // SAFETY: an element of both sides.
-            unsafe { to(x, y).cast::<T>().write(at(y, x).cast::<T>().read()) };
-        }
-    }
-}
-
-/// Transposes 8 by 8 elements.
-///
-/// # Safety
-/// As for [`transpose`].
-unsafe fn block<T: Copy>(src: *const u8, src_stride: isize, dst: *mut u8, dst_stride: isize) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let mut rows = [src.cast::<[T; 8]>().read_unaligned(); 8];
-        for (y, row) in rows.iter_mut().enumerate() {
-            *row = src.offset(y as isize * src_stride).cast::<[T; 8]>().read_unaligned();
-        }
-        let columns: [[T; 8]; 8] = std::array::from_fn(|x| std::array::from_fn(|y| rows[y][x]));
-        for (x, column) in columns.into_iter().enumerate() {
-            dst.offset(x as isize * dst_stride).cast::<[T; 8]>().write_unaligned(column);
-        }
-    }
-}
-
-/// Transposes 8 by 8 elements of 4 bytes.
-///
-/// # Safety
-/// As for [`transpose`].
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-unsafe fn block_f32x8(src: *const u8, src_stride: isize, dst: *mut u8, dst_stride: isize) {
-    use std::arch::x86_64::*;
-    // SAFETY: the caller's promise.
-    let r: [__m256; 8] =
-        std::array::from_fn(|y| unsafe { _mm256_loadu_ps(src.offset(y as isize * src_stride).cast()) });
-    let lo = |i: usize| _mm256_unpacklo_ps(r[i], r[i + 1]);
-    let hi = |i: usize| _mm256_unpackhi_ps(r[i], r[i + 1]);
-    let t = [lo(0), hi(0), lo(2), hi(2), lo(4), hi(4), lo(6), hi(6)];
-    let s = [
-        _mm256_shuffle_ps::<0x44>(t[0], t[2]),
-        _mm256_shuffle_ps::<0xee>(t[0], t[2]),
-        _mm256_shuffle_ps::<0x44>(t[1], t[3]),
-        _mm256_shuffle_ps::<0xee>(t[1], t[3]),
-        _mm256_shuffle_ps::<0x44>(t[4], t[6]),
-        _mm256_shuffle_ps::<0xee>(t[4], t[6]),
-        _mm256_shuffle_ps::<0x44>(t[5], t[7]),
-        _mm256_shuffle_ps::<0xee>(t[5], t[7]),
-    ];
-    for x in 0..4 {
-        let low = _mm256_permute2f128_ps::<0x20>(s[x], s[x + 4]);
-        let high = _mm256_permute2f128_ps::<0x31>(s[x], s[x + 4]);
-        // SAFETY: the caller's promise.
-        unsafe {
-            _mm256_storeu_ps(dst.offset(x as isize * dst_stride).cast(), low);
-            _mm256_storeu_ps(dst.offset((x as isize + 4) * dst_stride).cast(), high);
         }
     }
 }
