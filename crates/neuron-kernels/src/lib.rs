@@ -2,6 +2,7 @@
 
 pub mod attention;
 pub mod concat;
+pub mod convolution;
 pub mod cumulative;
 pub mod embedding;
 pub mod gemm;

@@ -1,6 +1,6 @@
 //! `torch.gather`.
 
-use super::lookup::{Axis, IndexValue, check_index};
+use super::lookup::{Axis, BadIndex, IndexValue, check_index};
 use super::nest::{FirstError, Nest, at_least_1d, by_size, piece};
 use crate::kernel::{Kernel, KernelError};
 use crate::pool::parallel_for;
@@ -46,7 +46,7 @@ impl Gather {
 
     /// # Safety
     /// As [`Kernel::run`]; `I` and `T` are the types of the index and of as many bytes as an element.
-    unsafe fn task<I: IndexValue, T: Copy>(&self, at: Addresses, range: Range<usize>) -> Result<(), KernelError> {
+    unsafe fn task<I: IndexValue, T: Copy>(&self, at: Addresses, range: Range<usize>) -> Result<(), BadIndex> {
         let [input_step, index_step, out_step] = self.nest.inner_strides();
         self.nest.try_runs(range, |[input, index, out], count| {
             for i in 0..count as isize {
@@ -89,7 +89,7 @@ impl Kernel for Gather {
                     _ => self.task::<i64, T>(at, range),
                 }
             });
-            errors.note(t, result);
+            errors.note(t, result.map_err(|bad| self.axis.error(bad)));
         });
         errors.finish()
     }

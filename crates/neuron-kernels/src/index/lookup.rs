@@ -27,6 +27,10 @@ impl IndexValue for i32 {
     }
 }
 
+/// An index out of range, small enough for the result of a hot loop; [`Axis::error`] completes it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BadIndex(pub i64);
+
 /// The dimension of a tensor that indices name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Axis {
@@ -44,19 +48,19 @@ impl Axis {
 
     /// Byte offset of `index`, which must not be negative.
     #[inline(always)]
-    pub fn offset(&self, index: i64) -> Result<isize, KernelError> {
-        if (index as u64) < self.size as u64 { Ok(index as isize * self.stride) } else { Err(self.error(index)) }
+    pub fn offset(&self, index: i64) -> Result<isize, BadIndex> {
+        if (index as u64) < self.size as u64 { Ok(index as isize * self.stride) } else { Err(BadIndex(index)) }
     }
 
     /// Byte offset of `index`, which counts from the end if negative.
     #[inline(always)]
-    pub fn wrapped_offset(&self, index: i64) -> Result<isize, KernelError> {
+    pub fn wrapped_offset(&self, index: i64) -> Result<isize, BadIndex> {
         let wrapped = if index < 0 { index.wrapping_add(self.size) } else { index };
-        if (wrapped as u64) < self.size as u64 { Ok(wrapped as isize * self.stride) } else { Err(self.error(index)) }
+        if (wrapped as u64) < self.size as u64 { Ok(wrapped as isize * self.stride) } else { Err(BadIndex(index)) }
     }
 
     #[cold]
-    pub fn error(&self, index: i64) -> KernelError {
+    pub fn error(&self, BadIndex(index): BadIndex) -> KernelError {
         KernelError::IndexOutOfRange { index, dim: self.dim, size: self.size }
     }
 }
@@ -124,20 +128,25 @@ impl Lookup {
     /// positions.
     #[inline]
     pub unsafe fn resolve(&self, buffers: &[*mut u8], first: usize, offsets: &mut [isize]) -> Result<(), KernelError> {
-        for (k, ((nest, dtype, axis), &buffer)) in self.operands.iter().zip(buffers).enumerate() {
-            if k == 0 {
-                offsets.fill(0);
-            }
+        offsets.fill(0);
+        for ((nest, dtype, axis), &buffer) in self.operands.iter().zip(buffers) {
             // SAFETY: the caller's contract, for each index tensor of the element type it was declared with.
-            unsafe {
+            let resolved = unsafe {
                 match (dtype, self.wrap) {
-                    (DType::I32, wrap) => resolve_one::<i32>(nest, axis, wrap, buffer, first, offsets)?,
-                    (_, true) => resolve_one::<i64>(nest, axis, true, buffer, first, offsets)?,
-                    (_, false) => resolve_one::<i64>(nest, axis, false, buffer, first, offsets)?,
+                    (DType::I32, wrap) => resolve_one::<i32>(nest, axis, wrap, buffer, first, offsets),
+                    (_, true) => resolve_one::<i64>(nest, axis, true, buffer, first, offsets),
+                    (_, false) => resolve_one::<i64>(nest, axis, false, buffer, first, offsets),
                 }
-            }
+            };
+            resolved.map_err(|bad| axis.error(bad))?;
         }
         Ok(())
+    }
+
+    /// Bytes from the target's first element to the last that positions can lead to, and one more.
+    pub fn span(&self) -> usize {
+        self.operands.iter().map(|(_, _, axis)| (axis.size - 1).max(0) as usize * axis.stride as usize).sum::<usize>()
+            + 1
     }
 }
 
@@ -153,7 +162,7 @@ unsafe fn resolve_one<I: IndexValue>(
     buffer: *const u8,
     first: usize,
     offsets: &mut [isize],
-) -> Result<(), KernelError> {
+) -> Result<(), BadIndex> {
     let [stride] = nest.inner_strides();
     let mut filled = 0;
     nest.try_runs(first..first + offsets.len(), |[offset], count| {

@@ -2,7 +2,7 @@
 
 use super::normal::{normal_f32, uniform_f32};
 use super::philox::philox;
-use crate::simd::vectorized;
+use crate::simd::{Level, level};
 
 /// Blocks of the generator made together.
 pub(super) const BLOCKS: usize = 64;
@@ -27,19 +27,29 @@ impl Batch {
     pub fn make(self, seed: u64, offset: u64, block: u64, blocks: usize, out: &mut [u32; WORDS]) {
         // Whole vectors, however few blocks are wanted.
         let blocks = blocks.next_multiple_of(16).min(BLOCKS);
-        #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512dq") {
-            // SAFETY: the processor has the instructions.
-            unsafe { make_avx512(self, seed, offset, block, blocks, out) };
-            return;
+        match level() {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the processor has the instructions of the level.
+            Level::Avx512 => unsafe { make_avx512(self, seed, offset, block, blocks, out) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Level::Avx2 => unsafe { make_avx2(self, seed, offset, block, blocks, out) },
+            _ => make(self, seed, offset, block, blocks, out),
         }
-        vectorized(|| make(self, seed, offset, block, blocks, out));
     }
 }
 
+// Functions, not closures: the loops are too long for the inliner to copy a closure into each instruction set.
+
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512dq")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn make_avx512(batch: Batch, seed: u64, offset: u64, block: u64, blocks: usize, out: &mut [u32; WORDS]) {
+    make(batch, seed, offset, block, blocks, out);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn make_avx2(batch: Batch, seed: u64, offset: u64, block: u64, blocks: usize, out: &mut [u32; WORDS]) {
     make(batch, seed, offset, block, blocks, out);
 }
 

@@ -2,7 +2,7 @@
 
 use super::combine::{Combine, by_dtype};
 use super::float::Float;
-use crate::index::lookup::{Axis, IndexValue, check_index};
+use crate::index::lookup::{Axis, BadIndex, IndexValue, check_index};
 use crate::index::nest::{FirstError, Nest, at_least_1d, by_size, piece};
 use crate::kernel::{Kernel, KernelError};
 use crate::pool::parallel_for;
@@ -83,8 +83,8 @@ impl Scatter {
         &self,
         index: *const u8,
         range: Range<usize>,
-        mut body: impl FnMut(usize, isize, i64, isize) -> Result<(), KernelError>,
-    ) -> Result<(), KernelError> {
+        mut body: impl FnMut(usize, isize, i64, isize) -> Result<(), BadIndex>,
+    ) -> Result<(), BadIndex> {
         let [out_step, index_step, update_step] = self.lines.inner_strides();
         let [index_along, update_along] = self.along_steps;
         let mut pass = |along: Range<usize>| {
@@ -115,7 +115,7 @@ impl Scatter {
         at: Addresses,
         range: Range<usize>,
         combine: impl Fn(T, T) -> T,
-    ) -> Result<(), KernelError> {
+    ) -> Result<(), BadIndex> {
         // SAFETY: the caller's contract; the index is checked before its element is touched.
         unsafe {
             self.each::<I>(at.index, range, |_, out, index, update| {
@@ -134,7 +134,7 @@ impl Scatter {
         &self,
         at: Addresses,
         range: Range<usize>,
-    ) -> Result<(), KernelError> {
+    ) -> Result<(), BadIndex> {
         let (lines, size) = (range.len(), self.axis.size as usize);
         // Laid out so that the innermost loop of `each` stays within cache lines.
         let (line_step, index_step) = if self.along_inner { (size, 1) } else { (1, lines) };
@@ -173,7 +173,7 @@ impl Scatter {
 
     /// # Safety
     /// As [`Kernel::run`]; `I` is the type of the index.
-    unsafe fn task<I: IndexValue>(&self, at: Addresses, range: Range<usize>) -> Result<(), KernelError> {
+    unsafe fn task<I: IndexValue>(&self, at: Addresses, range: Range<usize>) -> Result<(), BadIndex> {
         // SAFETY: the caller's contract; `T` is the element type, or one as wide where elements only move.
         unsafe {
             match (self.op, self.dtype) {
@@ -223,7 +223,7 @@ impl Kernel for Scatter {
                     _ => self.task::<i64>(at, range),
                 }
             };
-            errors.note(t, result);
+            errors.note(t, result.map_err(|bad| self.axis.error(bad)));
         });
         errors.finish()
     }

@@ -11,8 +11,14 @@ use neuron_ir::{DType, Scalar, TensorType};
 use smallvec::SmallVec;
 use std::ops::Range;
 
-/// Bytes of a row that a task takes at least: whole cache lines, worth looking the indices up again.
-const MIN_SEGMENT: usize = 512;
+/// Bytes of a row that a task takes at least, so that looking the indices up again is little beside.
+const MIN_SEGMENT: usize = 8 << 10;
+
+/// Bytes of a row from which positions are grouped by destination.
+const MIN_GROUPED: usize = 128;
+
+/// Most groups of positions.
+const GROUPS: usize = 256;
 
 /// What happens where an index leads.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,8 +30,8 @@ enum Mode {
 
 /// Writes one row per position, in the order of the positions.
 ///
-/// Two positions may lead to the same row, so threads share the columns of the rows, not the positions: every element
-/// sees its updates in index order.
+/// Two positions may lead to the same row, so threads share the destinations, not the positions: long rows by columns,
+/// others by where positions lead, grouped in their order. Every element sees its updates in index order.
 #[derive(Debug)]
 struct Put {
     dtype: DType,
@@ -84,9 +90,16 @@ impl Put {
             return Ok(());
         }
         let (columns, size) = (self.columns.numel(), self.dtype.size());
-        let wanted = (self.numel() * size).div_ceil(TASK_BYTES).clamp(1, (columns * size).div_ceil(MIN_SEGMENT));
-        let columns_piece = columns.div_ceil(wanted).next_multiple_of(64 / size);
         let at = Shared { updates, out };
+        let (bytes, row_bytes) = (self.numel() * size, columns * size);
+        let groups = (bytes / TASK_BYTES).min(GROUPS);
+        let groupable = !self.positions_inner && (MIN_GROUPED..4 * MIN_SEGMENT).contains(&row_bytes);
+        if groupable && groups > 1 && u32::try_from(self.lookup.positions()).is_ok() {
+            // SAFETY: the caller's contract.
+            return unsafe { self.grouped(at, indices, groups, mode) };
+        }
+        let wanted = bytes.div_ceil(TASK_BYTES).clamp(1, row_bytes.div_ceil(MIN_SEGMENT));
+        let columns_piece = columns.div_ceil(wanted).next_multiple_of(64 / size);
         let indices = Indices(indices);
         let errors = FirstError::default();
         parallel_for(columns.div_ceil(columns_piece), |t| {
@@ -152,20 +165,8 @@ impl Put {
                 });
             } else {
                 for (&to, &from) in to[..n].iter().zip(&from[..n]) {
-                    self.columns.runs(columns.clone(), |[out, update], count| {
-                        // SAFETY: a gapless run of a checked row, and its updates: as many, or one for all.
-                        unsafe {
-                            let place = std::slice::from_raw_parts_mut(at.out.offset(out + to).cast::<T>(), count);
-                            let update = at.updates.offset(update + from).cast::<T>();
-                            if update_step == 0 {
-                                let update = *update;
-                                place.iter_mut().for_each(|p| *p = combine(*p, update));
-                            } else {
-                                let updates = std::slice::from_raw_parts(update, count);
-                                place.iter_mut().zip(updates).for_each(|(p, u)| *p = combine(*p, *u));
-                            }
-                        }
-                    });
+                    // SAFETY: a checked row and its updates.
+                    unsafe { self.row(at, to, from, columns.clone(), &combine) };
                 }
             }
             first += n;
@@ -173,9 +174,106 @@ impl Put {
         Ok(())
     }
 
+    /// Combines some columns of one row, whose runs are gapless.
+    ///
+    /// # Safety
+    /// As [`Put::task`]; `to` is the offset of a row, `from` that of its updates.
+    #[inline(always)]
+    unsafe fn row<T: Copy>(
+        &self,
+        at: Shared,
+        to: isize,
+        from: isize,
+        columns: Range<usize>,
+        combine: &impl Fn(T, T) -> T,
+    ) {
+        let [_, update_step] = self.columns.inner_strides();
+        self.columns.runs(columns, |[out, update], count| {
+            // SAFETY: a run of the row, and its updates: as many, or one for all.
+            unsafe {
+                let place = std::slice::from_raw_parts_mut(at.out.offset(out + to).cast::<T>(), count);
+                let update = at.updates.offset(update + from).cast::<T>();
+                if update_step == 0 {
+                    let update = *update;
+                    place.iter_mut().for_each(|p| *p = combine(*p, update));
+                } else {
+                    let updates = std::slice::from_raw_parts(update, count);
+                    place.iter_mut().zip(updates).for_each(|(p, u)| *p = combine(*p, *u));
+                }
+            }
+        });
+    }
+
+    /// Groups positions by where they lead, in their order, and shares the groups: rows stay whole, and a row that is
+    /// named often stays in the cache.
+    ///
+    /// # Safety
+    /// As [`Put::run`], for at most 2^32 positions.
+    unsafe fn grouped(&self, at: Shared, indices: &[*mut u8], groups: usize, mode: Mode) -> Result<(), KernelError> {
+        let positions = self.lookup.positions();
+        let mut to = vec![0isize; positions];
+        for first in (0..positions).step_by(TILE) {
+            let end = positions.min(first + TILE);
+            // SAFETY: positions below their number.
+            unsafe { self.lookup.resolve(indices, first, &mut to[first..end])? };
+        }
+        let span = self.lookup.span();
+        let group = |to: isize| to as usize * groups / span;
+        let mut starts = [0u32; GROUPS + 1];
+        for &to in &to {
+            starts[group(to) + 1] += 1;
+        }
+        for g in 0..groups {
+            starts[g + 1] += starts[g];
+        }
+        let mut order = vec![0u32; positions];
+        let mut next = starts;
+        for (position, &to) in to.iter().enumerate() {
+            let place = &mut next[group(to)];
+            order[*place as usize] = position as u32;
+            *place += 1;
+        }
+        let rows = Grouped { to: &to, order: &order, starts: &starts };
+        parallel_for(groups, |g| {
+            let at: Shared = at;
+            // SAFETY: rows of one group, which no other group has; `T` is the element type, or one as wide.
+            unsafe {
+                match mode {
+                    Mode::Set => by_size!(self.dtype.size(), T => self.group::<T>(at, rows, g, |_, update| update)),
+                    Mode::Add => by_dtype!(self.dtype, T => vectorized(|| self.group::<T>(at, rows, g, T::add))),
+                    Mode::AddScaled(factor) => by_dtype!(self.dtype, T => {
+                        let factor = T::factor(factor);
+                        vectorized(|| self.group::<T>(at, rows, g, |old, update| old.add_scaled(update, factor)))
+                    }),
+                }
+            }
+        });
+        Ok(())
+    }
+
+    /// # Safety
+    /// As [`Put::task`], for offsets that were checked.
+    #[inline(always)]
+    unsafe fn group<T: Copy>(&self, at: Shared, rows: Grouped, g: usize, combine: impl Fn(T, T) -> T) {
+        let columns = self.columns.numel();
+        for &position in &rows.order[rows.starts[g] as usize..rows.starts[g + 1] as usize] {
+            let [from] = self.positions.offsets(position as usize);
+            // SAFETY: a checked row and its updates.
+            unsafe { self.row(at, rows.to[position as usize], from, 0..columns, &combine) };
+        }
+    }
+
     fn cost(&self) -> u64 {
         50 + 2 * self.lookup.positions() as u64 + (self.numel() * self.dtype.size()) as u64 / 6
     }
+}
+
+/// Offsets of rows by position, and positions by group: group `g` is `order[starts[g]..starts[g + 1]]`.
+#[derive(Clone, Copy)]
+struct Grouped<'a> {
+    to: &'a [isize],
+    order: &'a [u32],
+    starts: &'a [u32; GROUPS + 1],
 }
 
 #[derive(Clone, Copy)]

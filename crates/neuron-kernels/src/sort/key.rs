@@ -22,31 +22,21 @@ macro_rules! key_int {
 key_int!(u8: u8, i8: u8, i16: u16, i32: u32, i64: u64);
 
 macro_rules! key_float {
-    ($($t:ty: $unsigned:ty, $is_nan:expr),*) => {$(
+    ($($t:ty: $unsigned:ty),*) => {$(
         impl SortKey for $t {
             #[inline(always)]
             fn key(self) -> u64 {
                 const SIGN: $unsigned = 1 << (<$unsigned>::BITS - 1);
+                const INFINITY: $unsigned = <$t>::INFINITY.to_bits();
                 let bits = self.to_bits();
-                let key = if bits == SIGN {
-                    SIGN
-                } else if bits & SIGN != 0 {
-                    !bits
-                } else {
-                    bits | SIGN
-                };
-                let is_nan: fn($t) -> bool = $is_nan;
-                u64::from(if is_nan(self) { <$unsigned>::MAX } else { key })
+                let magnitude = bits & !SIGN;
+                let key = if bits > SIGN { !bits } else { magnitude | SIGN };
+                u64::from(if magnitude > INFINITY { <$unsigned>::MAX } else { key })
             }
         }
     )*};
 }
-key_float!(
-    f16: u16, |v| v.is_nan(),
-    bf16: u16, |v| v.is_nan(),
-    f32: u32, |v| v.is_nan(),
-    f64: u64, |v| v.is_nan()
-);
+key_float!(f16: u16, bf16: u16, f32: u32, f64: u64);
 
 /// Significant bytes of the keys of a type.
 pub(super) fn key_bytes(dtype: DType) -> usize {
@@ -99,7 +89,7 @@ impl Entry for Wide {
     }
 }
 
-/// Entries of `count` elements from position `first` on, keys inverted if `invert` has their bits set.
+/// Entries of the elements from position `first` on, keys inverted where `invert` has bits.
 ///
 /// # Safety
 /// `line` is valid for elements of type `T` at `stride` bytes from each other up to `first + out.len()`.
@@ -111,6 +101,14 @@ pub(super) unsafe fn entries<T: SortKey, E: Entry>(
     invert: u64,
     out: &mut [E],
 ) {
+    if stride == size_of::<T>() as isize {
+        // SAFETY: a gapless part of the line.
+        let values = unsafe { std::slice::from_raw_parts(line.cast::<T>().add(first), out.len()) };
+        for (i, (out, value)) in out.iter_mut().zip(values).enumerate() {
+            *out = E::new(value.key() ^ invert, (first + i) as u32);
+        }
+        return;
+    }
     for (i, out) in out.iter_mut().enumerate() {
         let position = first + i;
         // SAFETY: the caller's contract.

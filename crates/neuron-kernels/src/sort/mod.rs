@@ -9,6 +9,7 @@ mod radix;
 use crate::index::nest::{Nest, at_least_1d, by_size, piece};
 use crate::kernel::{Kernel, KernelError};
 use crate::pool::parallel_for;
+use crate::simd::vectorized;
 use half::{bf16, f16};
 use key::{Entry, SortKey, Wide, entries, key_bytes};
 use neuron_ir::{DType, Scalar, TensorType};
@@ -129,7 +130,7 @@ impl Sort {
             scratch.entries.resize(self.size, E::default());
             scratch.spare.resize(self.size, E::default());
             // SAFETY: the caller's contract.
-            unsafe { entries::<T, E>(at.input, steps[0], 0, self.invert(), &mut scratch.entries) };
+            vectorized(|| unsafe { entries::<T, E>(at.input, steps[0], 0, self.invert(), &mut scratch.entries) });
             sort(&mut scratch.entries, &mut scratch.spare, key_bytes(self.dtype));
             &scratch.entries[..self.k]
         };
@@ -148,13 +149,16 @@ impl Sort {
         range: Range<usize>,
         smallest: &mut Smallest<E>,
     ) {
-        let mut offer = [E::default(); OFFER];
-        for first in range.clone().step_by(OFFER) {
-            let offer = &mut offer[..OFFER.min(range.end - first)];
-            // SAFETY: the caller's contract.
-            unsafe { entries::<T, E>(line, step, first, self.invert(), offer) };
-            smallest.offer(offer);
-        }
+        let invert = self.invert();
+        vectorized(|| {
+            let mut offer = [E::default(); OFFER];
+            for first in range.clone().step_by(OFFER) {
+                let offer = &mut offer[..OFFER.min(range.end - first)];
+                // SAFETY: the caller's contract.
+                unsafe { entries::<T, E>(line, step, first, invert, offer) };
+                smallest.offer(offer);
+            }
+        });
     }
 
     /// Writes values and positions of `sorted` from place `first` of the results on.
@@ -292,7 +296,7 @@ impl Sort {
             // SAFETY: a part of the line and of the keys.
             unsafe {
                 let keys = shared.slice(range.clone());
-                entries::<T, E>(at.input, self.steps[0], range.start, self.invert(), keys);
+                vectorized(|| entries::<T, E>(at.input, self.steps[0], range.start, self.invert(), keys));
             }
         });
         sort_shared(&mut keys, &mut spare, key_bytes(self.dtype));

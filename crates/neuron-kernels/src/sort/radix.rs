@@ -137,6 +137,9 @@ pub(super) struct Smallest<E> {
     limit: Option<E>,
 }
 
+/// Entries that are looked at together.
+const GROUP: usize = 16;
+
 /// Entries offered at a time.
 pub(super) const OFFER: usize = 256;
 
@@ -161,10 +164,15 @@ impl<E: Entry> Smallest<E> {
             self.length += entries.len();
             return;
         };
+        // Few are taken once the limit is good: look at a group before its entries.
         let mut taken = 0;
-        for &entry in entries {
-            room[taken] = entry;
-            taken += usize::from(entry < limit);
+        for group in entries.chunks(GROUP) {
+            if group.iter().fold(false, |any, entry| any | (*entry < limit)) {
+                for &entry in group {
+                    room[taken] = entry;
+                    taken += usize::from(entry < limit);
+                }
+            }
         }
         self.length += taken;
     }
