@@ -154,6 +154,46 @@ fn index_add_accumulates_rows() {
 }
 
 #[test]
+fn many_rows_are_grouped_by_destination() {
+    let mut cases = Cases::new(19);
+    for (dtype, columns, wide) in [(DType::F32, 70, false), (DType::I64, 33, true), (DType::F64, 512, false)] {
+        let (rows, count) = (300, 4000);
+        let index = cases.tensor(DType::I64, &[count], |c| c.below(rows) * c.below(2));
+        let updates = cases.strided(TensorType::contiguous(dtype, &[count, columns]), |c| c.below(9));
+        let layout = if wide {
+            TensorType::strided(dtype, &[rows, columns], &[2 * columns, 1])
+        } else {
+            TensorType::contiguous(dtype, &[rows, columns])
+        };
+        let out = cases.strided(layout, |c| c.below(9));
+        for accumulate in [true, false] {
+            let mut expected = out.clone();
+            for at in updates.coordinates() {
+                let to = [index.get(&at[..1]), at[1]];
+                let value = updates.get(&at) + if accumulate { expected.get(&to) } else { 0 };
+                expected.set(&to, value);
+            }
+            let target = out.clone();
+            let types = [index.tensor.clone()];
+            let put = IndexPut::new(&target.tensor, &[0], 0, &updates.tensor, &types, accumulate).unwrap();
+            run(&put, &[&updates, &index, &target], &[]).unwrap();
+            assert_eq!(target.values(), expected.values(), "{put:?}");
+            if accumulate {
+                let target = out.clone();
+                let add = IndexAdd::new(0, &index.tensor, &updates.tensor, &target.tensor, None).unwrap();
+                run(&add, &[&index, &updates, &target], &[]).unwrap();
+                assert_eq!(target.values(), expected.values(), "{add:?}");
+            }
+        }
+        let mut bad = index.clone();
+        bad.set(&[3000], rows);
+        let add = IndexAdd::new(0, &index.tensor, &updates.tensor, &out.tensor, None).unwrap();
+        let error = KernelError::IndexOutOfRange { index: rows, dim: 0, size: rows };
+        assert_eq!(run(&add, &[&bad, &updates, &out], &[]), Err(error));
+    }
+}
+
+#[test]
 fn index_put_follows_the_operator() {
     let mut cases = Cases::new(16);
     for case in 0..600 {
