@@ -1,7 +1,6 @@
 //! Keys: unsigned integers in the order that PyTorch sorts values in.
 
 use half::{bf16, f16};
-use neuron_ir::DType;
 
 /// An element type that can be sorted.
 pub(super) trait SortKey: Copy {
@@ -37,11 +36,6 @@ macro_rules! key_float {
     )*};
 }
 key_float!(f16: u16, bf16: u16, f32: u32, f64: u64);
-
-/// Significant bytes of the keys of a type.
-pub(super) fn key_bytes(dtype: DType) -> usize {
-    dtype.size()
-}
 
 /// A key with the position it came from. Comparing entries compares keys, then positions: the order is stable.
 pub(super) trait Entry: Copy + Ord + Send + Sync + Default {
@@ -89,31 +83,64 @@ impl Entry for Wide {
     }
 }
 
-/// Entries of the elements from position `first` on, keys inverted where `invert` has bits.
-///
-/// # Safety
-/// `line` is valid for elements of type `T` at `stride` bytes from each other up to `first + out.len()`.
-#[inline(always)]
-pub(super) unsafe fn entries<T: SortKey, E: Entry>(
-    line: *const u8,
-    stride: isize,
-    first: usize,
+/// How the keys of a line become those of its entries.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Keys {
+    /// Bits inverted: all of the key if the order is descending.
     invert: u64,
-    out: &mut [E],
-) {
-    if stride == size_of::<T>() as isize {
-        // SAFETY: a gapless part of the line.
-        let values = unsafe { std::slice::from_raw_parts(line.cast::<T>().add(first), out.len()) };
-        for (i, (out, value)) in out.iter_mut().zip(values).enumerate() {
-            *out = E::new(value.key() ^ invert, (first + i) as u32);
-        }
-        return;
+    /// Taken off afterwards: the smallest.
+    base: u64,
+    /// Bytes that can differ.
+    pub bytes: usize,
+}
+
+impl Keys {
+    /// Keys of elements of `size` bytes as they are.
+    pub fn new(size: usize, descending: bool) -> Self {
+        Keys { invert: if descending { u64::MAX >> (64 - 8 * size) } else { 0 }, base: 0, bytes: size }
     }
-    for (i, out) in out.iter_mut().enumerate() {
-        let position = first + i;
-        // SAFETY: the caller's contract.
-        let value = unsafe { *line.offset(position as isize * stride).cast::<T>() };
-        *out = E::new(value.key() ^ invert, position as u32);
+
+    /// Keys from 0 on, of as few bytes as a line needs.
+    ///
+    /// # Safety
+    /// `line` is valid for `count` elements of type `T` at `stride` bytes from each other.
+    #[inline(always)]
+    pub unsafe fn reduced<T: SortKey>(self, line: *const u8, stride: isize, count: usize) -> Self {
+        let (mut low, mut high) = (u64::MAX, 0);
+        for i in 0..count as isize {
+            // SAFETY: the caller's contract.
+            let key = unsafe { *line.offset(i * stride).cast::<T>() }.key() ^ self.invert;
+            (low, high) = (low.min(key), high.max(key));
+        }
+        let bits = u64::BITS - high.saturating_sub(low).leading_zeros();
+        Keys { base: low, bytes: bits.div_ceil(8) as usize, ..self }
+    }
+
+    #[inline(always)]
+    fn of<T: SortKey>(self, value: T) -> u64 {
+        (value.key() ^ self.invert).wrapping_sub(self.base)
+    }
+
+    /// Entries of the elements from position `first` on.
+    ///
+    /// # Safety
+    /// As [`Keys::reduced`] for `first + out.len()` elements.
+    #[inline(always)]
+    pub unsafe fn entries<T: SortKey, E: Entry>(self, line: *const u8, stride: isize, first: usize, out: &mut [E]) {
+        if stride == size_of::<T>() as isize {
+            // SAFETY: a gapless part of the line.
+            let values = unsafe { std::slice::from_raw_parts(line.cast::<T>().add(first), out.len()) };
+            for (i, (out, value)) in out.iter_mut().zip(values).enumerate() {
+                *out = E::new(self.of(*value), (first + i) as u32);
+            }
+            return;
+        }
+        for (i, out) in out.iter_mut().enumerate() {
+            let position = first + i;
+            // SAFETY: the caller's contract.
+            let value = unsafe { *line.offset(position as isize * stride).cast::<T>() };
+            *out = E::new(self.of(value), position as u32);
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use crate::kernel::{Kernel, KernelError};
 use crate::pool::parallel_for;
 use crate::simd::vectorized;
 use half::{bf16, f16};
-use key::{Entry, SortKey, Wide, entries, key_bytes};
+use key::{Entry, Keys, SortKey, Wide};
 use neuron_ir::{DType, Scalar, TensorType};
 use radix::{CHUNK, OFFER, Shared, Smallest, sort, sort_shared};
 use std::ops::Range;
@@ -64,8 +64,15 @@ impl Line {
 }
 
 /// Memory that a task uses for line after line.
-struct Scratch<E> {
-    entries: Vec<E>,
+#[derive(Default)]
+struct Scratch {
+    narrow: Entries<u64>,
+    wide: Entries<Wide>,
+}
+
+#[derive(Default)]
+struct Entries<E> {
+    sorted: Vec<E>,
     spare: Vec<E>,
     smallest: Option<Smallest<E>>,
 }
@@ -112,27 +119,46 @@ impl Sort {
         self.k < self.size / 4
     }
 
-    /// All bits of the keys if the order is descending.
-    fn invert(&self) -> u64 {
-        if self.descending { u64::MAX >> (64 - 8 * key_bytes(self.dtype)) } else { 0 }
+    /// The keys of a line; those of 64 bits are reduced, as their range seldom needs so many.
+    ///
+    /// # Safety
+    /// As [`Sort::line`].
+    unsafe fn keys<T: SortKey>(&self, line: *const u8, step: isize) -> Keys {
+        let keys = Keys::new(size_of::<T>(), self.descending);
+        // SAFETY: the caller's contract.
+        if size_of::<T>() <= 4 { keys } else { vectorized(|| unsafe { keys.reduced::<T>(line, step, self.size) }) }
     }
 
     /// # Safety
     /// The addresses are those of a line of elements of type `T`, at the given steps.
-    unsafe fn line<T: SortKey, E: Entry>(&self, at: Line, steps: [isize; 3], scratch: &mut Scratch<E>) {
+    unsafe fn line<T: SortKey>(&self, at: Line, steps: [isize; 3], scratch: &mut Scratch) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let keys = self.keys::<T>(at.input, steps[0]);
+            if size_of::<T>() <= 4 || keys.bytes <= 4 {
+                self.line_as::<T, u64>(at, steps, keys, &mut scratch.narrow);
+            } else {
+                self.line_as::<T, Wide>(at, steps, keys, &mut scratch.wide);
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`Sort::line`].
+    unsafe fn line_as<T: SortKey, E: Entry>(&self, at: Line, steps: [isize; 3], keys: Keys, scratch: &mut Entries<E>) {
         let sorted = if self.selects() {
             let smallest = scratch.smallest.get_or_insert_with(|| Smallest::new(self.k));
             smallest.clear();
             // SAFETY: the caller's contract.
-            unsafe { self.select::<T, E>(at.input, steps[0], 0..self.size, smallest) };
+            unsafe { self.select::<T, E>(at.input, steps[0], keys, 0..self.size, smallest) };
             smallest.finish()
         } else {
-            scratch.entries.resize(self.size, E::default());
+            scratch.sorted.resize(self.size, E::default());
             scratch.spare.resize(self.size, E::default());
             // SAFETY: the caller's contract.
-            vectorized(|| unsafe { entries::<T, E>(at.input, steps[0], 0, self.invert(), &mut scratch.entries) });
-            sort(&mut scratch.entries, &mut scratch.spare, key_bytes(self.dtype));
-            &scratch.entries[..self.k]
+            vectorized(|| unsafe { keys.entries::<T, E>(at.input, steps[0], 0, &mut scratch.sorted) });
+            sort(&mut scratch.sorted, &mut scratch.spare, keys.bytes);
+            &scratch.sorted[..self.k]
         };
         // SAFETY: the caller's contract; positions are below the size.
         unsafe { self.write(at, steps, 0, sorted) };
@@ -146,16 +172,16 @@ impl Sort {
         &self,
         line: *const u8,
         step: isize,
+        keys: Keys,
         range: Range<usize>,
         smallest: &mut Smallest<E>,
     ) {
-        let invert = self.invert();
         vectorized(|| {
             let mut offer = [E::default(); OFFER];
             for first in range.clone().step_by(OFFER) {
                 let offer = &mut offer[..OFFER.min(range.end - first)];
                 // SAFETY: the caller's contract.
-                unsafe { entries::<T, E>(line, step, first, invert, offer) };
+                unsafe { keys.entries::<T, E>(line, step, first, offer) };
                 smallest.offer(offer);
             }
         });
@@ -181,8 +207,8 @@ impl Sort {
     ///
     /// # Safety
     /// As [`Kernel::run`]; `T` is the element type.
-    unsafe fn task<T: SortKey, E: Entry>(&self, at: Line, range: Range<usize>) {
-        let mut scratch = Scratch { entries: Vec::new(), spare: Vec::new(), smallest: None };
+    unsafe fn task<T: SortKey>(&self, at: Line, range: Range<usize>) {
+        let mut scratch = Scratch::default();
         let line_steps = self.lines.inner_strides();
         let width = self.dtype.size() as isize;
         let transposed = self.steps[0] > line_steps[0] && line_steps[0] == width && self.size > 1;
@@ -194,12 +220,12 @@ impl Sort {
                 // SAFETY: lines within the tensors.
                 unsafe {
                     if transposed && n > 1 {
-                        self.staged::<T, E>(at.at(first), line_steps, n, &mut staged, &mut scratch);
+                        self.staged::<T>(at.at(first), line_steps, n, &mut staged, &mut scratch);
                         continue;
                     }
                     for line in 0..n as isize {
                         let offsets = std::array::from_fn(|t| first[t] + line * line_steps[t]);
-                        self.line::<T, E>(at.at(offsets), self.steps, &mut scratch);
+                        self.line::<T>(at.at(offsets), self.steps, &mut scratch);
                     }
                 }
             }
@@ -211,13 +237,13 @@ impl Sort {
     ///
     /// # Safety
     /// As [`Sort::line`], for as many lines at `line_steps` from each other.
-    unsafe fn staged<T: SortKey, E: Entry>(
+    unsafe fn staged<T: SortKey>(
         &self,
         at: Line,
         line_steps: [isize; 3],
         lines: usize,
         staged: &mut Staged,
-        scratch: &mut Scratch<E>,
+        scratch: &mut Scratch,
     ) {
         let width = self.dtype.size();
         staged.input.resize((lines * self.size * width).div_ceil(8), 0);
@@ -242,7 +268,7 @@ impl Sort {
                 }
                 for l in 0..lines as isize {
                     let line = copies.at([l * input_line, l * result_line, l * 8 * self.k as isize]);
-                    self.line::<T, E>(line, copy_steps, scratch);
+                    self.line::<T>(line, copy_steps, scratch);
                 }
                 for j in 0..self.k {
                     for l in 0..lines {
@@ -262,7 +288,7 @@ impl Sort {
     ///
     /// # Safety
     /// As [`Sort::line`].
-    unsafe fn long_line<T: SortKey, E: Entry>(&self, at: Line) {
+    unsafe fn long_line<T: SortKey, E: Entry>(&self, at: Line, keys: Keys) {
         let chunks = self.size.div_ceil(CHUNK);
         if self.selects() && self.k <= CHUNK / 8 {
             let mut candidates = vec![E::default(); chunks * self.k];
@@ -273,7 +299,7 @@ impl Sort {
                 let mut smallest = Smallest::new(self.k);
                 // SAFETY: a part of the line, and of the candidates.
                 unsafe {
-                    self.select::<T, E>(at.input, self.steps[0], piece(self.size, CHUNK, c), &mut smallest);
+                    self.select::<T, E>(at.input, self.steps[0], keys, piece(self.size, CHUNK, c), &mut smallest);
                     let kept = smallest.finish();
                     shared.slice(c * self.k..c * self.k + kept.len()).copy_from_slice(kept);
                     shared_lengths.write(c, kept.len());
@@ -287,35 +313,43 @@ impl Sort {
             unsafe { self.write(at, self.steps, 0, smallest.finish()) };
             return;
         }
-        let mut keys = vec![E::default(); self.size];
+        let mut sorted = vec![E::default(); self.size];
         let mut spare = vec![E::default(); self.size];
-        let shared = Shared::new(&mut keys);
+        let shared = Shared::new(&mut sorted);
         parallel_for(chunks, |c| {
             let at: Line = at;
             let range = piece(self.size, CHUNK, c);
             // SAFETY: a part of the line and of the keys.
             unsafe {
-                let keys = shared.slice(range.clone());
-                vectorized(|| entries::<T, E>(at.input, self.steps[0], range.start, self.invert(), keys));
+                let out = shared.slice(range.clone());
+                vectorized(|| keys.entries::<T, E>(at.input, self.steps[0], range.start, out));
             }
         });
-        sort_shared(&mut keys, &mut spare, key_bytes(self.dtype));
+        sort_shared(&mut sorted, &mut spare, keys.bytes);
         parallel_for(self.k.div_ceil(CHUNK), |c| {
             let at: Line = at;
             let range = piece(self.k, CHUNK, c);
             // SAFETY: a part of the results.
-            unsafe { self.write(at, self.steps, range.start, &keys[range]) };
+            unsafe { self.write(at, self.steps, range.start, &sorted[range]) };
         });
     }
 
     /// # Safety
     /// As [`Kernel::run`]; `T` is the element type.
-    unsafe fn all<T: SortKey, E: Entry>(&self, at: Line) {
+    unsafe fn all<T: SortKey>(&self, at: Line) {
         let lines = self.lines.numel();
         if self.size >= 2 * CHUNK && lines < 4 {
             for line in 0..lines {
                 // SAFETY: the caller's contract.
-                unsafe { self.long_line::<T, E>(at.at(self.lines.offsets(line))) };
+                unsafe {
+                    let at = at.at(self.lines.offsets(line));
+                    let keys = self.keys::<T>(at.input, self.steps[0]);
+                    if size_of::<T>() <= 4 || keys.bytes <= 4 {
+                        self.long_line::<T, u64>(at, keys);
+                    } else {
+                        self.long_line::<T, Wide>(at, keys);
+                    }
+                }
             }
             return;
         }
@@ -326,7 +360,7 @@ impl Sort {
         parallel_for(lines.div_ceil(lines_piece), |t| {
             let at: Line = at;
             // SAFETY: lines of this task.
-            unsafe { self.task::<T, E>(at, piece(lines, lines_piece, t)) };
+            unsafe { self.task::<T>(at, piece(lines, lines_piece, t)) };
         });
     }
 }
@@ -348,22 +382,22 @@ impl Kernel for Sort {
         // SAFETY: the caller's contract.
         unsafe {
             match self.dtype {
-                DType::U8 | DType::Bool => self.all::<u8, u64>(at),
-                DType::I8 => self.all::<i8, u64>(at),
-                DType::I16 => self.all::<i16, u64>(at),
-                DType::I32 => self.all::<i32, u64>(at),
-                DType::F16 => self.all::<f16, u64>(at),
-                DType::BF16 => self.all::<bf16, u64>(at),
-                DType::F32 => self.all::<f32, u64>(at),
-                DType::I64 => self.all::<i64, Wide>(at),
-                DType::F64 => self.all::<f64, Wide>(at),
+                DType::U8 | DType::Bool => self.all::<u8>(at),
+                DType::I8 => self.all::<i8>(at),
+                DType::I16 => self.all::<i16>(at),
+                DType::I32 => self.all::<i32>(at),
+                DType::F16 => self.all::<f16>(at),
+                DType::BF16 => self.all::<bf16>(at),
+                DType::F32 => self.all::<f32>(at),
+                DType::I64 => self.all::<i64>(at),
+                DType::F64 => self.all::<f64>(at),
             }
         }
         Ok(())
     }
 
     fn cost(&self) -> u64 {
-        let per_element = if self.selects() { 2 } else { 3 + 2 * key_bytes(self.dtype) };
+        let per_element = if self.selects() { 2 } else { 3 + 2 * self.dtype.size() };
         80 + (self.lines.numel() * self.size * per_element) as u64
     }
 }

@@ -84,6 +84,25 @@ fn transposed_lines_are_staged() {
     }
 }
 
+#[test]
+fn wide_integers_of_any_range() {
+    let mut cases = Cases::new(24);
+    for bits in [0, 1, 9, 31, 32, 33, 45, 62] {
+        for n in [5, 300, 3000] {
+            // Around a base far from zero.
+            let input = cases
+                .tensor(DType::I64, &[n], |c| (c.below(1 << 31) << 31 | c.below(1 << 31)) % (1i64 << bits) - (1 << 61));
+            for (descending, k) in [(false, n), (true, n), (true, 2)] {
+                check(&mut cases, &input, 0, descending, k);
+            }
+        }
+    }
+    let extremes = [i64::MAX, i64::MIN, 0, -1, i64::MAX, i64::MIN];
+    let mut next = extremes.into_iter().cycle();
+    let input = cases.tensor(DType::I64, &[600], |_| next.next().unwrap_or(0));
+    check(&mut cases, &input, 0, true, 600);
+}
+
 fn sort_floats(input: &[f32], descending: bool, k: usize) -> (Vec<f32>, Vec<i64>) {
     let (n, m) = (input.len() as i64, k as i64);
     let f32 = |n| TensorType::contiguous(DType::F32, &[n]);
