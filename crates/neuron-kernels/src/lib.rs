@@ -10,6 +10,7 @@ pub mod index;
 pub mod kernel;
 pub mod loss;
 pub mod norm;
+pub mod optimizer;
 pub mod pointwise;
 pub mod pool;
 pub mod random;

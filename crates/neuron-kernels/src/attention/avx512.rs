@@ -481,8 +481,8 @@ unsafe fn weigh_of<W: Widen, const M: usize>(
                     }
                 }
             }
-            let [even, odd] = &acc;
-            for (m, (even, odd)) in even.iter().zip(odd).enumerate() {
+            let [even, odd] = acc;
+            for (m, (even, odd)) in even.into_iter().zip(odd).enumerate() {
                 for v in 0..VECTORS {
                     let to = dst.wrapping_add(m * len + column + v * LANES);
                     let sum = _mm512_add_ps(even[v], odd[v]);
