@@ -357,7 +357,6 @@ trait Widen {
 }
 
 struct F32;
-struct BF16;
 struct F16;
 
 impl Widen for F32 {
@@ -366,16 +365,6 @@ impl Widen for F32 {
     unsafe fn load(from: *const u8, at: usize, mask: __mmask16) -> __m512 {
         // SAFETY: the caller's contract.
         unsafe { _mm512_maskz_loadu_ps(mask, from.cast::<f32>().add(at)) }
-    }
-}
-
-impl Widen for BF16 {
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl")]
-    unsafe fn load(from: *const u8, at: usize, mask: __mmask16) -> __m512 {
-        // SAFETY: the caller's contract.
-        let half = unsafe { _mm256_maskz_loadu_epi16(mask, from.cast::<i16>().add(at)) };
-        _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(half)))
     }
 }
 
@@ -394,7 +383,7 @@ pub(super) unsafe fn dots(a: *const f32, len: usize, b: DenseRows, rows: usize, 
     // SAFETY: the caller's contract.
     unsafe {
         match b.dtype {
-            DType::BF16 => dots_of::<BF16>(a, len, b, rows, dst),
+            DType::BF16 => dots_bf16(a, len, b, rows, dst),
             DType::F16 => dots_of::<F16>(a, len, b, rows, dst),
             _ => dots_of::<F32>(a, len, b, rows, dst),
         }
@@ -424,6 +413,99 @@ unsafe fn dots_of<W: Widen>(a: *const f32, len: usize, b: DenseRows, rows: usize
     }
 }
 
+/// The 32 `bf16` from `from[at]` on that lie before `len`, as `f32`: those at even places, and those at odd places.
+///
+/// A shift and a mask for 32 elements, where widening them in order costs twice as much.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl")]
+unsafe fn load_bf16(from: *const u8, at: usize, len: usize) -> [__m512; 2] {
+    let left = len.saturating_sub(at);
+    let mask: __mmask32 = if left >= 2 * LANES { !0 } else { (1 << left) - 1 };
+    // SAFETY: masked to `len`.
+    let pairs = unsafe { _mm512_maskz_loadu_epi16(mask, from.cast::<i16>().wrapping_add(at)) };
+    let odd = _mm512_and_si512(pairs, _mm512_set1_epi32(0xffff_0000u32 as i32));
+    [_mm512_castsi512_ps(_mm512_slli_epi32::<16>(pairs)), _mm512_castsi512_ps(odd)]
+}
+
+/// Lane `i` is `2 * i + first`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl")]
+fn every_other(first: i32) -> __m512i {
+    let places = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    _mm512_add_epi32(places, _mm512_set1_epi32(first))
+}
+
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl")]
+unsafe fn dots_bf16(a: *const f32, len: usize, b: DenseRows, rows: usize, dst: *mut f32) {
+    let places = [every_other(0), every_other(1)];
+    for row in (0..rows).step_by(LANES) {
+        let mut acc = [_mm512_setzero_ps(); LANES];
+        // A row behind the end repeats the last one.
+        let line: [*const u8; LANES] = std::array::from_fn(|i| b.ptr.wrapping_add((row + i).min(rows - 1) * b.ld * 2));
+        for i in (0..len).step_by(2 * LANES) {
+            // SAFETY: rows below `rows`, masked to `len`.
+            unsafe {
+                let low = _mm512_maskz_loadu_ps(lanes(len - i), a.add(i));
+                let high = _mm512_maskz_loadu_ps(lanes(len.saturating_sub(i + LANES)), a.wrapping_add(i + LANES));
+                let left = places.map(|places| _mm512_permutex2var_ps(low, places, high));
+                for (acc, line) in acc.iter_mut().zip(line) {
+                    let right = load_bf16(line, i, len);
+                    *acc = _mm512_fmadd_ps(left[0], right[0], *acc);
+                    *acc = _mm512_fmadd_ps(left[1], right[1], *acc);
+                }
+            }
+        }
+        // SAFETY: masked to the rows that exist.
+        unsafe { _mm512_mask_storeu_ps(dst.add(row), lanes(rows - row), sums(acc)) };
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl")]
+unsafe fn weigh_bf16<const M: usize>(
+    weights: *const f32,
+    ldw: usize,
+    b: DenseRows,
+    rows: usize,
+    len: usize,
+    dst: *mut f32,
+) {
+    const VECTORS: usize = 4;
+    let low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    let high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+    for column in (0..len).step_by(VECTORS * LANES) {
+        let mut acc = [[[_mm512_setzero_ps(); VECTORS]; M]; 2];
+        // SAFETY: rows below `rows`, masked to `len`.
+        unsafe {
+            for row in (0..rows).step_by(2) {
+                for (row, acc) in (row..rows).zip(&mut acc) {
+                    let line = b.ptr.add(row * b.ld * 2);
+                    for half in 0..2 {
+                        let right = load_bf16(line, column + half * 2 * LANES, len);
+                        for (m, acc) in acc.iter_mut().enumerate() {
+                            let weight = _mm512_set1_ps(*weights.add(m * ldw + row));
+                            acc[2 * half] = _mm512_fmadd_ps(weight, right[0], acc[2 * half]);
+                            acc[2 * half + 1] = _mm512_fmadd_ps(weight, right[1], acc[2 * half + 1]);
+                        }
+                    }
+                }
+            }
+            let [first, second] = acc;
+            for (m, (first, second)) in first.into_iter().zip(second).enumerate() {
+                for half in 0..2 {
+                    let [even, odd] = [0, 1].map(|i| _mm512_add_ps(first[2 * half + i], second[2 * half + i]));
+                    let sums = [low, high].map(|places| _mm512_permutex2var_ps(even, places, odd));
+                    for (v, sum) in sums.into_iter().enumerate() {
+                        let at = column + (2 * half + v) * LANES;
+                        let (to, mask) = (dst.wrapping_add(m * len + at), lanes(len.saturating_sub(at)));
+                        let old = _mm512_maskz_loadu_ps(mask, to);
+                        _mm512_mask_storeu_ps(to, mask, _mm512_add_ps(old, sum));
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// See [`Real::weigh`](super::real::Real::weigh).
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl")]
 pub(super) unsafe fn weigh(
@@ -442,8 +524,8 @@ pub(super) unsafe fn weigh(
             let (weights, dst) = (weights.add(done * ldw), dst.add(done * len));
             let pair = count - done >= 2;
             match (b.dtype, pair) {
-                (DType::BF16, true) => weigh_of::<BF16, 2>(weights, ldw, b, rows, len, dst),
-                (DType::BF16, false) => weigh_of::<BF16, 1>(weights, ldw, b, rows, len, dst),
+                (DType::BF16, true) => weigh_bf16::<2>(weights, ldw, b, rows, len, dst),
+                (DType::BF16, false) => weigh_bf16::<1>(weights, ldw, b, rows, len, dst),
                 (DType::F16, true) => weigh_of::<F16, 2>(weights, ldw, b, rows, len, dst),
                 (DType::F16, false) => weigh_of::<F16, 1>(weights, ldw, b, rows, len, dst),
                 (_, true) => weigh_of::<F32, 2>(weights, ldw, b, rows, len, dst),
@@ -471,13 +553,14 @@ unsafe fn weigh_of<W: Widen, const M: usize>(
         let mut acc = [[[_mm512_setzero_ps(); VECTORS]; M]; 2];
         // SAFETY: rows below `rows`, masked to `len`.
         unsafe {
-            for row in 0..rows {
-                let line = b.ptr.add(row * b.ld * size);
-                let acc = &mut acc[row % 2];
-                for v in 0..VECTORS {
-                    let right = W::load(line, column + v * LANES, mask[v]);
-                    for (m, acc) in acc.iter_mut().enumerate() {
-                        acc[v] = _mm512_fmadd_ps(_mm512_set1_ps(*weights.add(m * ldw + row)), right, acc[v]);
+            for row in (0..rows).step_by(2) {
+                for (row, acc) in (row..rows).zip(&mut acc) {
+                    let line = b.ptr.add(row * b.ld * size);
+                    for v in 0..VECTORS {
+                        let right = W::load(line, column + v * LANES, mask[v]);
+                        for (m, acc) in acc.iter_mut().enumerate() {
+                            acc[v] = _mm512_fmadd_ps(_mm512_set1_ps(*weights.add(m * ldw + row)), right, acc[v]);
+                        }
                     }
                 }
             }

@@ -51,9 +51,9 @@ pub(super) fn random_state(options: &AttentionOptions, scalars: &[Scalar]) -> Op
 impl Attention {
     /// Attention of `q[b, h, l, e]`, `k[b, hk, s, e]`, `v[b, hk, s, ev]` into `out[b, h, l, ev]` and `lse[b, h, l]`.
     ///
-    /// `bias` has the sizes `[b, h, l, s]`, with strides of 0 where it is broadcast; a float is added to the scores, a
-    /// `bool` says which keys are visible. `lse` is `f32`, or `f64` for `f64` operands. Buffers: `q`, `k`, `v`, `bias`
-    /// if present, `out`, `lse`.
+    /// `bias` has the sizes `[b, h, l, s]`, with strides of 0 or extents of 1 where it is broadcast; a float is added to
+    /// the scores, a `bool` says which keys are visible. `lse` is `f32`, or `f64` for `f64` operands. Buffers: `q`, `k`,
+    /// `v`, `bias` if present, `out`, `lse`.
     ///
     /// # Errors
     /// [`KernelError::Unsupported`] for element types other than floats, or mixed ones, and for sizes that do not match.

@@ -99,7 +99,16 @@ impl Problem {
             Some(t) if !t.dtype.is_float() && t.dtype != DType::Bool => {
                 return Err(KernelError::dtype(kernel, t.dtype));
             }
-            Some(t) => Some(Operand::new(kernel, "bias", t, t.dtype, &[batch, heads, l, s])?),
+            Some(t) => {
+                // A dimension of extent 1 is broadcast like one of stride 0.
+                let mut expanded = t.clone();
+                for (dim, full) in [batch, heads, l, s].into_iter().enumerate().take(t.rank()) {
+                    if t.sizes[dim] == 1 {
+                        (expanded.sizes[dim], expanded.strides[dim]) = (full as i64, 0);
+                    }
+                }
+                Some(Operand::new(kernel, "bias", &expanded, t.dtype, &[batch, heads, l, s])?)
+            }
         };
         Ok(Problem {
             batch,

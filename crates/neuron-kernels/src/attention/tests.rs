@@ -246,6 +246,21 @@ fn not_a_number_spreads_as_far_as_pytorch_lets_it() {
 }
 
 #[test]
+fn a_bias_of_extent_one_is_broadcast() {
+    let mut random = Random(8);
+    let options = AttentionOptions { causal: true, scale: 0.5, dropout: 0.0 };
+    for l in [1, 20] {
+        let [q, k, v] = [l, 5, 5].map(|n| Tensor::zeros(DType::F32, &[2, 2, n, 4], None).filled(|| random.normal()));
+        let bias = Tensor::zeros(DType::F32, &[2, 1, 1, 5], None).filled(|| random.normal());
+        let mut case = Case { q, k, v, bias: Some(bias), options, seed: 0, offset: 0 };
+        let [got, _] = forward(&case, &mut random);
+        case.bias = case.bias.map(|bias| bias.expanded(&[2, 2, l, 5]));
+        let [want, _] = case.forward();
+        close(&got, &want, tolerance(DType::F32), "broadcast bias");
+    }
+}
+
+#[test]
 fn what_is_not_attention_is_refused() {
     let options = AttentionOptions { causal: false, scale: 0.5, dropout: 0.0 };
     let ty = |dtype, sizes: &[i64]| TensorType::contiguous(dtype, sizes);
