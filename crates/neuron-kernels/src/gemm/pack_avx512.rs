@@ -6,6 +6,9 @@ use super::pack::Strip;
 use neuron_ir::DType;
 use std::arch::x86_64::*;
 
+/// Bytes along a row to prefetch ahead of a transposition.
+const AHEAD: usize = 256;
+
 /// Packs as [`pack`](super::pack::pack) does; false, with nothing written, for what it has no vectors for.
 ///
 /// # Safety
@@ -86,7 +89,10 @@ unsafe fn transpose<L: Load16>(strip: &Strip<u8>, padded: usize, packed: *mut f3
             unsafe {
                 for (r, v) in block.iter_mut().enumerate() {
                     if r < rows {
-                        *v = L::load(from.wrapping_offset(r as isize * row), mask(steps));
+                        let from = from.wrapping_offset(r as isize * row);
+                        // Rows far apart are more streams than the hardware follows.
+                        _mm_prefetch::<_MM_HINT_T1>(from.wrapping_add(AHEAD).cast());
+                        *v = L::load(from, mask(steps));
                     }
                 }
                 let block = transposed(block);
