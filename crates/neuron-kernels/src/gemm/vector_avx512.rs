@@ -56,17 +56,24 @@ unsafe fn sum_as<L: Load16>(t: &Columns<f32, u8>) {
     }
 }
 
+/// How far ahead to prefetch a group of `runs` runs of `bytes` each: the next group, if it is not evicted before its
+/// turn, else a little further along each run.
+fn ahead(bytes: usize, runs: usize, stride: isize) -> isize {
+    if bytes * runs <= 32 << 10 { runs as isize * stride } else { 512 }
+}
+
 /// Rows of `b` in one pass over the sums.
 const STEPS: usize = 8;
 
 /// Columns are neighbours: eight rows of `b` at a time are scaled and added to the sums, which stay in the first-level
-/// cache. The eight that follow are prefetched.
+/// cache.
 ///
 /// # Safety
 /// As [`sum_as`], with `M` rows.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 unsafe fn axpy<L: Load16, const M: usize>(t: &Columns<f32, u8>) {
     let row = t.strides[0] * L::SIZE as isize;
+    let ahead = ahead(t.cols * L::SIZE, STEPS, row);
     for p in (0..t.depth).step_by(STEPS) {
         let steps = (t.depth - p).min(STEPS);
         let base = t.b.wrapping_offset(p as isize * row);
@@ -90,7 +97,7 @@ unsafe fn axpy<L: Load16, const M: usize>(t: &Columns<f32, u8>) {
                 };
                 if steps == STEPS {
                     for s in 0..STEPS {
-                        _mm_prefetch::<_MM_HINT_T0>(from.wrapping_offset((STEPS + s) as isize * row).cast());
+                        _mm_prefetch::<_MM_HINT_T0>(from.wrapping_offset(s as isize * row + ahead).cast());
                         add(s);
                     }
                 } else {
@@ -111,6 +118,7 @@ unsafe fn axpy<L: Load16, const M: usize>(t: &Columns<f32, u8>) {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 unsafe fn dot<L: Load16, const M: usize, const C: usize>(t: &Columns<f32, u8>) {
     let col = t.strides[1] * L::SIZE as isize;
+    let ahead = ahead(t.depth * L::SIZE, C, col);
     for j in (0..t.cols).step_by(C) {
         let cols = (t.cols - j).min(C);
         // Beyond the last column it is computed again, and not stored.
@@ -124,8 +132,7 @@ unsafe fn dot<L: Load16, const M: usize, const C: usize>(t: &Columns<f32, u8>) {
                     std::array::from_fn(|i| _mm512_maskz_loadu_ps(lanes as u16, t.a.add(i * t.a_stride + p)));
                 for c in 0..C {
                     let from = b[c].wrapping_add(p * L::SIZE);
-                    // The columns of the next group, which follow in memory.
-                    _mm_prefetch::<_MM_HINT_T0>(from.wrapping_offset(C as isize * col).cast());
+                    _mm_prefetch::<_MM_HINT_T0>(from.wrapping_offset(ahead).cast());
                     let b = L::load(from, lanes);
                     for i in 0..M {
                         sums[i][c] = _mm512_fmadd_ps(a[i], b, sums[i][c]);
