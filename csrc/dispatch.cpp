@@ -356,6 +356,7 @@ torch::Library& library(const char* ns) {
 void register_factories(torch::Library& aten);
 void register_copies(torch::Library& aten);
 void register_data_dependent(torch::Library& aten);
+void register_sparse();
 
 void register_operators() {
   for (int32_t i = 0; i < neuron_op_count(); ++i) {
@@ -376,6 +377,7 @@ void register_operators() {
   register_factories(library("aten"));
   register_copies(library("aten"));
   register_data_dependent(library("aten"));
+  register_sparse();
   static torch::Library everything(torch::Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   everything.fallback(torch::CppFunction::makeFromBoxedFunction<&boxed_fallback>());
 }

@@ -10,6 +10,7 @@
 #include <ATen/ops/view_native.h>
 #include <torch/library.h>
 
+#include "allocator.h"
 #include "errors.h"
 #include "neuron.h"
 #include "tensor.h"
@@ -119,7 +120,7 @@ at::Tensor& set_whole_storage(at::Tensor& self, c10::Storage source) {
 
 at::Tensor& set_empty(at::Tensor& self) {
   c10::Storage storage(
-      c10::Storage::use_byte_size_t(), 0, allocate(0, self.device().index()),
+      c10::Storage::use_byte_size_t(), 0, allocate_block(0, self.device().index()),
       c10::GetAllocator(c10::DeviceType::PrivateUse1), /*resizable=*/true);
   return set_storage(self, std::move(storage), 0, {0}, {});
 }

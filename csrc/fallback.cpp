@@ -7,10 +7,12 @@
 
 #include <unordered_set>
 
+#include "allocator.h"
 #include "call.h"
 #include "dispatch.h"
 #include "errors.h"
 #include "generator.h"
+#include "sparse.h"
 #include "tensor.h"
 
 namespace neuron {
@@ -68,6 +70,7 @@ class HostCall {
  private:
   void find_devices(const c10::IValue& v);
   at::Tensor to_host(const at::Tensor& t);
+  at::Tensor add_alias(const at::Tensor& device, at::Tensor host);
   c10::IValue argument(const c10::IValue& v);
   at::Tensor to_device(const at::Tensor& host);
   c10::IValue result(const c10::IValue& v);
@@ -112,14 +115,25 @@ at::Tensor HostCall::to_host(const at::Tensor& t) {
       return a.host;
     }
   }
+  if (is_sparse(t)) {
+    auto host = map_sparse(t, c10::kCPU, [this](const at::Tensor& member) { return to_host(member); });
+    return add_alias(t, std::move(host));
+  }
   // Tensors of one storage stay tensors of one storage: CPU kernels look for overlaps.
   c10::Storage shared;
   for (const auto& a : aliases_) {
-    if (a.device.storage().unsafeGetStorageImpl() == t.storage().unsafeGetStorageImpl()) {
+    if (a.device.has_storage() && a.device.storage().unsafeGetStorageImpl() == t.storage().unsafeGetStorageImpl()) {
       shared = a.host.storage();
     }
   }
-  aliases_.push_back({t, host_alias(t, shared)});
+  return add_alias(t, host_alias(t, shared));
+}
+
+at::Tensor HostCall::add_alias(const at::Tensor& device, at::Tensor host) {
+  if (device.requires_grad()) { // some kernels keep more for a backward pass
+    host.set_requires_grad(true);
+  }
+  aliases_.push_back({device, std::move(host)});
   return aliases_.back().host;
 }
 
@@ -149,7 +163,7 @@ c10::IValue HostCall::argument(const c10::IValue& v) {
 
 // A new device tensor with the content of a CPU result, or the argument, or a view of it, that the result is.
 at::Tensor HostCall::to_device(const at::Tensor& host) {
-  if (!host.defined() || host.device().type() != c10::DeviceType::CPU || host.layout() != c10::kStrided) {
+  if (!host.defined() || host.device().type() != c10::DeviceType::CPU) {
     return host;
   }
   for (const auto& a : aliases_) {
@@ -157,8 +171,15 @@ at::Tensor HostCall::to_device(const at::Tensor& host) {
       return a.device;
     }
   }
+  const c10::Device device_type(c10::DeviceType::PrivateUse1, device_);
+  if (is_sparse(host)) {
+    return map_sparse(host, device_type, [this](const at::Tensor& member) { return to_device(member); });
+  }
+  if (host.layout() != c10::kStrided) {
+    return host;
+  }
   for (const auto& a : aliases_) {
-    if (host.storage().unsafeGetStorageImpl() == a.host.storage().unsafeGetStorageImpl() &&
+    if (a.host.has_storage() && host.storage().unsafeGetStorageImpl() == a.host.storage().unsafeGetStorageImpl() &&
         host.scalar_type() == a.device.scalar_type()) {
       auto view = at::as_strided(a.device, host.sizes(), host.strides(), host.storage_offset());
       view._set_conj(host.is_conj());
@@ -166,8 +187,7 @@ at::Tensor HostCall::to_device(const at::Tensor& host) {
       return view;
     }
   }
-  at::Tensor device = at::empty_strided(
-      host.sizes(), host.strides(), host.options().device(c10::Device(c10::DeviceType::PrivateUse1, device_)));
+  at::Tensor device = at::empty_strided(host.sizes(), host.strides(), host.options().device(device_type));
   host_alias(device).copy_(host);
   return device;
 }
@@ -190,11 +210,21 @@ c10::IValue HostCall::result(const c10::IValue& v) {
 void HostCall::write_back(const Alias& alias) {
   auto* impl = alias.device.unsafeGetTensorImpl();
   const auto& host = alias.host;
+  if (is_sparse(host)) { // dense members share memory; what else changes is only the business of a written argument
+    const auto arguments = torch::jit::last(stack_, op_.schema().arguments().size());
+    const bool written = std::any_of(signature_.mutated.begin(), signature_.mutated.end(), [&](int32_t i) {
+      return arguments[i].isTensor() && arguments[i].toTensor().is_same(alias.device);
+    });
+    if (!written) {
+      return;
+    }
+    return assign_sparse(alias.device, host, [this](const at::Tensor& member) { return to_device(member); });
+  }
   const bool moved = host.storage().data() != neuron_host_view(alias.device.storage().data());
   if (moved) {
     auto* storage = alias.device.storage().unsafeGetStorageImpl();
     const auto bytes = host.storage().nbytes();
-    storage->set_data_ptr_noswap(allocate(bytes, device_));
+    storage->set_data_ptr_noswap(allocate_block(bytes, device_));
     storage->set_nbytes(bytes);
     std::memcpy(neuron_host_view(storage->data()), host.storage().data(), bytes);
   }

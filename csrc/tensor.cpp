@@ -4,7 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/CPUAllocator.h>
 
-#include "errors.h"
+#include "allocator.h"
 #include "neuron.h"
 
 namespace neuron {
@@ -13,18 +13,12 @@ c10::DeviceIndex index_of(c10::Device device) {
   return device.has_index() ? device.index() : static_cast<c10::DeviceIndex>(neuron_current_device());
 }
 
-c10::DataPtr allocate(size_t bytes, c10::DeviceIndex device) {
-  void* address = nullptr;
-  check(neuron_alloc(device, neuron_current_stream(device), bytes, &address));
-  return {address, address, &neuron_free, c10::Device(c10::DeviceType::PrivateUse1, device)};
-}
-
 at::Tensor make_tensor(
     c10::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides, bool contiguous, size_t bytes,
     c10::DeviceIndex device) {
   static c10::Allocator* const allocator = c10::GetAllocator(c10::DeviceType::PrivateUse1);
   auto storage = c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), bytes, allocate(bytes, device), allocator, /*resizable=*/true);
+      c10::StorageImpl::use_byte_size_t(), bytes, allocate_block(bytes, device), allocator, /*resizable=*/true);
   auto tensor = at::detail::make_tensor<c10::TensorImpl>(
       std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), c10::scalarTypeToTypeMeta(dtype));
   if (!contiguous) {

@@ -5,9 +5,6 @@
 
 namespace neuron {
 
-// Uninitialised memory of `device`, ordered on the calling thread's current stream of that device.
-c10::DataPtr allocate(size_t bytes, c10::DeviceIndex device);
-
 // An uninitialised dense tensor. `bytes` is the size of its storage.
 at::Tensor make_tensor(
     c10::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides, bool contiguous, size_t bytes,
