@@ -10,7 +10,7 @@
 #   make format        rewrites the sources as lint wants them
 #   make sanitize      the launch queue under loom's model checker; memory under the address sanitizer
 #   make bench         speed against PyTorch's CPU backend          (ARGS='--only mm')
-#   make conformance   every ATen operator and model architecture   (ARGS='--ops softmax', MODEL_ARGS=...)
+#   make conformance   PyTorch's operator, module and optimizer databases, model architectures (ARGS=..., MODEL_ARGS=...)
 #   make lock          resolves requirements.txt anew into requirements.lock
 #   make clean         removes what the other targets made
 #
@@ -100,6 +100,7 @@ bench: $(VENV)/.built
 	$(call shared_tool,bench/bench.py,$(ARGS))
 
 conformance: $(VENV)/.built
+	NEURON_TESTS=all $(RUN) -m pytest --timeout 300 tests/test_op_db.py tests/test_module_db.py tests/test_optim_db.py
 	$(call shared_tool,conformance/opinfo.py,$(ARGS))
 	$(call shared_tool,conformance/causal_lm.py,$(MODEL_ARGS))
 

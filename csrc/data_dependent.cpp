@@ -1,4 +1,5 @@
 // Operators whose result shapes depend on values. They are compositions of device operators around one read of a count.
+#include <ATen/MemoryOverlap.h>
 #include <ATen/ops/all.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/broadcast_tensors.h>
@@ -66,6 +67,9 @@ at::Tensor masked_select(const at::Tensor& self, const at::Tensor& mask) {
 at::Tensor& masked_select_out(const at::Tensor& self, const at::Tensor& mask, at::Tensor& out) {
   TORCH_CHECK(
       out.scalar_type() == self.scalar_type(), "masked_select(): self and result must have the same scalar type");
+  at::assert_no_internal_overlap(out);
+  at::assert_no_overlap(out, self);
+  at::assert_no_overlap(out, mask);
   const at::Tensor result = masked_select(self, mask);
   out.resize_(result.sizes());
   return out.copy_(result);

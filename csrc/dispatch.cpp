@@ -91,18 +91,51 @@ int32_t position(const Call& call, const at::Tensor& t) {
   return -1;
 }
 
-// PyTorch's own refusals of overlapping memory: within what is written, and between it and what is read.
-void check_overlap(const Call& call, const Signature& signature, c10::ArrayRef<c10::IValue> arguments) {
+// Elementwise operators may write over an argument they read; these, which read and write at different places, may not.
+// The first argument from which on that holds: those that update their first argument start from it anyway.
+size_t first_apart(const std::string& name) {
+  static const std::unordered_map<std::string, size_t> names = {
+      {"aten::cat", 0},          {"aten::gather", 0},      {"aten::index_select", 0}, {"aten::take", 0},
+      {"aten::index", 0},        {"aten::scatter", 1},     {"aten::scatter_", 1},     {"aten::scatter_add", 1},
+      {"aten::scatter_add_", 1}, {"aten::index_add", 1},   {"aten::index_add_", 1},   {"aten::index_fill_", 1},
+      {"aten::index_copy", 1},   {"aten::index_copy_", 1}, {"aten::put_", 1},         {"aten::_index_put_impl_", 1},
+  };
+  const auto found = names.find(name);
+  return found == names.end() ? SIZE_MAX : found->second;
+}
+
+// PyTorch's own refusals of overlapping memory: within what is written, as it is given, ...
+void check_internal_overlap(const Signature& signature, c10::ArrayRef<c10::IValue> arguments) {
+  for (const auto i : signature.mutated) {
+    each_tensor(arguments[i], [](const at::Tensor& written) {
+      if (written.defined()) {
+        at::assert_no_internal_overlap(written);
+      }
+    });
+  }
+}
+
+// ... and between it, once it has its size, and what is read.
+void check_overlap(const Signature& signature, c10::ArrayRef<c10::IValue> arguments) {
   for (const auto i : signature.mutated) {
     each_tensor(arguments[i], [&](const at::Tensor& written) {
       if (!written.defined()) {
         return;
       }
-      at::assert_no_internal_overlap(written);
-      for (const auto* read : call.tensors) {
-        if (read->unsafeGetTensorImpl() != written.unsafeGetTensorImpl()) {
-          at::assert_no_partial_overlap(written, *read);
+      for (size_t j = 0; j < arguments.size(); ++j) {
+        if (j == static_cast<size_t>(i)) {
+          continue;
         }
+        each_tensor(arguments[j], [&](const at::Tensor& read) {
+          if (!read.defined()) {
+            return;
+          }
+          if (j >= signature.apart) {
+            at::assert_no_overlap(written, read);
+          } else if (!read.is_same(written)) {
+            at::assert_no_partial_overlap(written, read);
+          }
+        });
       }
     });
   }
@@ -137,6 +170,7 @@ Signature::Signature(const c10::OperatorHandle& op) {
   masks = schema.name() == "aten::index" || schema.name() == "aten::_unsafe_index" ||
           schema.name() == "aten::_index_put_impl_";
   values_matter = schema.name().starts_with("aten::arange");
+  apart = first_apart(schema.name());
   random = generator >= 0 || op.hasTag(at::Tag::nondeterministic_seeded);
 }
 
@@ -273,7 +307,7 @@ void BoxedOperator::operator()(
   const NeuronPlan* plan = nullptr;
   if (call.unsupported == nullptr) {
     if (mutates) {
-      check_overlap(call, signature_, arguments);
+      check_internal_overlap(signature_, arguments);
     }
     plan = neuron_plan_find(call.key.data(), call.key.size());
     if (plan == nullptr) {
@@ -285,6 +319,9 @@ void BoxedOperator::operator()(
   }
   if (call.unsupported != nullptr) {
     return fall_back(handle, stack, call.unsupported);
+  }
+  if (mutates) { // a CPU kernel checks by itself
+    check_overlap(signature_, arguments);
   }
 
   const NeuronOutput* outputs = nullptr;

@@ -18,6 +18,7 @@ struct Signature {
   bool masks = false;                     // the second argument holds indices, which may be masks
   bool random = false;                    // takes a generator, or is tagged as random
   int32_t generator = -1;                 // argument that is one
+  size_t apart;                           // arguments from here on may not share any memory with what is written
 
   explicit Signature(const c10::OperatorHandle& op);
 };

@@ -325,7 +325,8 @@ void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack, const ch
 }
 
 void boxed_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  fall_back(op, stack, "no kernel for this operator");
+  const char* declared = neuron_declared_fallback(op.operator_name().name.c_str());
+  fall_back(op, stack, declared != nullptr ? declared : "no kernel for this operator");
 }
 
 } // namespace neuron

@@ -153,6 +153,8 @@ NeuronStatus neuron_host_access(int32_t device, uint64_t stream);
 void neuron_track_executed(const char* op);
 // reason: static string or message, why the op ran on the CPU. Returns true the first time for this op (warn then).
 bool neuron_track_fallback(const char* op, const char* reason);
+// Why the operator runs on the CPU by decision; null where it does not.
+const char* neuron_declared_fallback(const char* op);
 bool neuron_fallback_forbidden(void); // NEURON_FALLBACK_ENABLED=0
 
 #ifdef __cplusplus

@@ -268,9 +268,9 @@ fn scalar_index(p: &Planner, value: Value) -> Result<usize, KernelError> {
 
 /// The output that updates its own memory, if nothing else reads that memory.
 fn in_place(p: &Planner, node: &Node, base: &Place, rest: &[Place]) -> Option<usize> {
-    let Slot::Argument { index } = base.slot else { return None };
+    let Slot::Argument { index, offset: 0 } = base.slot else { return None };
     let k = p.graph.outputs.iter().position(|o| o.value == node.first && o.to == Destination::Param(index))?;
-    let reads_it = rest.iter().any(|r| matches!(r.slot, Slot::Argument { index: i } if p.same_memory(i, index)));
+    let reads_it = rest.iter().any(|r| matches!(r.slot, Slot::Argument { index: i, .. } if p.same_memory(i, index)));
     (!reads_it && p.graph.outputs.len() == 1 && base.ty == p.graph.outputs[k].layout).then_some(k)
 }
 

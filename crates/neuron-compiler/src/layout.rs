@@ -21,6 +21,15 @@ pub(crate) fn transpose(ty: &TensorType, permutation: &[i64]) -> TensorType {
     TensorType::strided(ty.dtype, &sizes, &strides)
 }
 
+/// Where, in bytes, every `step`-th position of dimension `dim` from `start` on begins, and how it lies.
+pub(crate) fn slice(ty: &TensorType, dim: usize, start: i64, step: i64, extent: i64) -> (usize, TensorType) {
+    let mut part = ty.clone();
+    part.sizes[dim] = extent;
+    part.strides[dim] *= step;
+    let elements = if part.numel() == 0 { 0 } else { start * ty.strides[dim] };
+    (elements as usize * ty.dtype.size(), part)
+}
+
 /// Strides under which the memory of `ty`, read row-major, has `sizes`; `None` where only a copy does.
 pub(crate) fn reshape(ty: &TensorType, sizes: &[i64]) -> Option<TensorType> {
     if ty.numel() == 0 || ty.is_contiguous() {

@@ -70,7 +70,9 @@ pub fn compile(graph: &Graph) -> Result<Program, KernelError> {
 
 /// True for operators that are folded into whatever uses their result.
 fn is_lazy(op: &Op) -> bool {
-    op.is_pointwise() || op.is_leaf() || matches!(op, Op::Broadcast | Op::Reshape | Op::Transpose { .. })
+    op.is_pointwise()
+        || op.is_leaf()
+        || matches!(op, Op::Broadcast | Op::Reshape | Op::Transpose { .. } | Op::Slice { .. })
 }
 
 impl<'g> Planner<'g> {
@@ -83,7 +85,7 @@ impl<'g> Planner<'g> {
             }
             if let Op::Param { index } = node.op {
                 let ty = graph.params[index].clone();
-                places[node.first.0 as usize] = Some(Place { slot: Slot::Argument { index }, ty });
+                places[node.first.0 as usize] = Some(Place { slot: Slot::argument(index), ty });
             }
         }
         for o in &graph.outputs {
@@ -154,7 +156,7 @@ impl<'g> Planner<'g> {
             Destination::Param(i) => *i,
             Destination::Fresh(i) => self.graph.params.len() + i,
         };
-        Place { slot: Slot::Argument { index }, ty: layout.clone() }
+        Place { slot: Slot::argument(index), ty: layout.clone() }
     }
 
     /// The value in memory: where it is, or a view of that, or computed into a temporary.
@@ -172,6 +174,11 @@ impl<'g> Planner<'g> {
             Op::Transpose { permutation } => {
                 let inner = self.realize(node.operands[0])?;
                 Some(Place { ty: layout::transpose(&inner.ty, permutation), ..inner })
+            }
+            Op::Slice { dim, start, step } => {
+                let inner = self.realize(node.operands[0])?;
+                let (bytes, ty) = layout::slice(&inner.ty, *dim, *start, *step, sizes[*dim]);
+                Some(Place { slot: inner.slot.after(bytes), ty })
             }
             Op::Reshape => {
                 let inner = self.realize(node.operands[0])?;
@@ -292,7 +299,7 @@ impl<'g> Planner<'g> {
     /// True if the memory of arguments `params` is read when `value` is computed from what is in memory now.
     fn reads(&self, value: Value, params: &[usize]) -> bool {
         match self.place(value) {
-            Some(Place { slot: Slot::Argument { index }, .. }) => params.contains(index),
+            Some(Place { slot: Slot::Argument { index, .. }, .. }) => params.contains(index),
             Some(_) => false,
             None => self.graph.def(value).operands.iter().any(|v| self.reads(*v, params)),
         }

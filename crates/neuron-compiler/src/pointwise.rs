@@ -18,8 +18,8 @@ struct Fusion<'p, 'g> {
     buffers: Vec<Slot>,
     /// Registers that hold a value along given dimensions already.
     done: Vec<(Value, Along, Reg)>,
-    /// Arguments read, and along which strides.
-    loads: Vec<(usize, Dims)>,
+    /// Arguments read: which, from which byte on, and along which strides.
+    loads: Vec<(usize, usize, Dims)>,
 }
 
 /// Stores output `k` with one kernel. False, and nothing done, where its memory is also read in another layout: then
@@ -31,13 +31,13 @@ pub(crate) fn store(p: &mut Planner, k: usize) -> Result<bool, KernelError> {
     let mut f = Fusion::new(p, &to.ty.sizes);
     if whole_launch {
         // The launch's buffers as they come: the program then needs no buffer table.
-        f.buffers = (0..f.planner.buffers()).map(|index| Slot::Argument { index }).collect();
+        f.buffers = (0..f.planner.buffers()).map(Slot::argument).collect();
     }
     let along: Along = (0..f.rank).map(Some).collect();
     let reg = f.value(value, &along)?;
-    let Slot::Argument { index } = to.slot else { unreachable!("outputs are arguments of the launch") };
-    let conflict = f.loads.iter().any(|(from, strides)| {
-        f.planner.same_memory(*from, index) && !same_walk(&to.ty.sizes, strides, &to.ty.strides)
+    let Slot::Argument { index, .. } = to.slot else { unreachable!("outputs are arguments of the launch") };
+    let conflict = f.loads.iter().any(|(from, offset, strides)| {
+        f.planner.same_memory(*from, index) && (*offset > 0 || !same_walk(&to.ty.sizes, strides, &to.ty.strides))
     });
     if conflict {
         return Ok(false);
@@ -114,8 +114,8 @@ impl<'p, 'g> Fusion<'p, 'g> {
         }
         let buffer = self.buffer(place.slot);
         let reg = self.builder.load(buffer, place.ty.dtype, &strides);
-        if let Slot::Argument { index } = place.slot {
-            self.loads.push((index, strides));
+        if let Slot::Argument { index, offset } = place.slot {
+            self.loads.push((index, offset, strides));
         }
         reg
     }
@@ -174,6 +174,10 @@ impl<'p, 'g> Fusion<'p, 'g> {
                     inner[*p as usize] = along[i];
                 }
                 self.value(operand(0), &inner)?
+            }
+            Op::Slice { .. } => {
+                let place = self.planner.realize(value)?;
+                self.load(&place, along)
             }
             Op::Reshape => match unit_reshape(&self.planner.graph.shape(operand(0)).sizes, &result.sizes, along) {
                 Some(inner) => self.value(operand(0), &inner)?,

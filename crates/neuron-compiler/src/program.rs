@@ -15,16 +15,33 @@ pub(crate) const ALIGNMENT: usize = 64;
 /// Where a kernel finds a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slot {
-    /// Buffer `index` of the launch.
+    /// Part of buffer `index` of the launch.
     Argument {
         /// Position among the buffers of the launch.
         index: usize,
+        /// Where in the buffer, in bytes.
+        offset: usize,
     },
     /// A temporary, at this byte of the workspace.
     Temporary {
         /// Byte offset.
         offset: usize,
     },
+}
+
+impl Slot {
+    /// The whole of buffer `index` of the launch.
+    pub fn argument(index: usize) -> Slot {
+        Slot::Argument { index, offset: 0 }
+    }
+
+    /// What lies `bytes` further on.
+    pub fn after(self, bytes: usize) -> Slot {
+        match self {
+            Slot::Argument { index, offset } => Slot::Argument { index, offset: offset + bytes },
+            Slot::Temporary { offset } => Slot::Temporary { offset: offset + bytes },
+        }
+    }
 }
 
 /// One kernel of a program.
@@ -65,7 +82,7 @@ impl Program {
             && steps.len() == 1
             && steps[0].scalars.is_empty()
             && steps[0].buffers.len() == arguments
-            && steps[0].buffers.iter().enumerate().all(|(i, s)| *s == Slot::Argument { index: i });
+            && steps[0].buffers.iter().enumerate().all(|(i, s)| *s == Slot::argument(i));
         let cost = steps.iter().map(|s| s.kernel.cost()).sum();
         Program { steps, workspace, cost, direct }
     }
@@ -108,7 +125,7 @@ impl Program {
     unsafe fn run_steps(&self, buffers: &[*mut u8], scalars: &[Scalar], workspace: *mut u8) -> Result<(), KernelError> {
         for step in &self.steps {
             let address = |slot: &Slot| match *slot {
-                Slot::Argument { index } => buffers[index],
+                Slot::Argument { index, offset } => buffers[index].wrapping_add(offset),
                 Slot::Temporary { offset } => workspace.wrapping_add(offset),
             };
             let resolved: SmallVec<[*mut u8; 8]> = step.buffers.iter().map(address).collect();

@@ -62,6 +62,33 @@ fn overwriting_what_is_read_in_another_order() {
     assert_eq!(data, [2.0, 5.0, 5.0, 8.0]);
 }
 
+/// `x[:, :2] * x[:, 1:]` reads parts of one buffer; `x[1:] = x[:2]` reads what it writes one place further.
+#[test]
+fn slices_are_places_in_their_buffer() {
+    let part =
+        |g: &mut GraphBuilder, x, start| g.op(Op::Slice { dim: 1, start, step: 1 }, &[x], Shape::new(F32, &[2, 2]));
+    let mut g = GraphBuilder::default();
+    let x = g.param(matrix(2, 3));
+    let (a, b) = (part(&mut g, x, 0), part(&mut g, x, 1));
+    let product = g.binary(BinaryOp::Mul, a, b);
+    g.output(product, Destination::Fresh(0), matrix(2, 2));
+    let (mut data, mut out) = (vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0], vec![0.0; 4]);
+    let p = run(g.finish(), &mut [&mut data, &mut out], &[0, 1], &[]);
+    assert_eq!(out, [2.0, 6.0, 20.0, 30.0]);
+    assert_eq!((kernels(&p), p.workspace()), (1, 0));
+
+    let mut g = GraphBuilder::default();
+    let x = g.param(vector(4));
+    let tail = g.op(Op::Slice { dim: 0, start: 1, step: 1 }, &[x], Shape::new(F32, &[3]));
+    let sum = g.op(Op::Concat { dim: 0 }, &[tail, tail], Shape::new(F32, &[6]));
+    let odd = g.op(Op::Slice { dim: 0, start: 1, step: 2 }, &[sum], Shape::new(F32, &[3]));
+    let both = g.binary(BinaryOp::Add, odd, tail);
+    g.output(both, Destination::Param(0), TensorType::contiguous(F32, &[3]));
+    let mut data = vec![1.0, 2.0, 3.0, 4.0];
+    run(g.finish(), &mut [&mut data], &[0], &[]);
+    assert_eq!(data, [5.0, 5.0, 8.0, 4.0]);
+}
+
 /// Two outputs that swap two arguments: each reads what the other overwrites.
 #[test]
 fn outputs_that_read_what_another_overwrites() {
@@ -138,7 +165,7 @@ fn updates_happen_where_the_result_goes() {
     let p = run(build(Destination::Param(0)), &mut [&mut base, &mut updates], &[0, 1], &[]);
     assert_eq!(base, [6.0, 7.0, 1.0, 1.0]);
     let last = p.steps().last().unwrap();
-    assert_eq!(last.buffers.last(), Some(&Slot::Argument { index: 0 }));
+    assert_eq!(last.buffers.last(), Some(&Slot::argument(0)));
 }
 
 /// Seed and offset may come from memory, as in the backward of attention with dropout.

@@ -115,6 +115,15 @@ pub enum Op {
         /// Source dimension of each result dimension.
         permutation: Dims,
     },
+    /// `(a)`: every `step`-th position along `dim` from `start` on, as many as the result has
+    Slice {
+        /// Dimension sliced.
+        dim: usize,
+        /// First position, not negative.
+        start: i64,
+        /// Distance between positions, at least 1.
+        step: i64,
+    },
     /// `(a)`: `dims` are reduced to extent 1
     Reduce {
         /// What combines.
@@ -329,6 +338,7 @@ impl Op {
             Op::Broadcast => "broadcast",
             Op::Reshape => "reshape",
             Op::Transpose { .. } => "transpose",
+            Op::Slice { .. } => "slice",
             Op::Reduce { .. } => "reduce",
             Op::MinMax { .. } => "min_max",
             Op::Variance { .. } => "variance",

@@ -63,7 +63,13 @@ fn verify_node(graph: &Graph, node: &Node) -> Result<(), VerifyError> {
     let wrong = |detail: String| Err(VerifyError::Type { op, detail });
     let arity = match node.op {
         Op::Param { .. } | Op::ScalarParam { .. } | Op::Constant(_) | Op::Iota { .. } => Some(0),
-        Op::Unary(_) | Op::Convert | Op::Broadcast | Op::Reshape | Op::Transpose { .. } | Op::Reduce { .. } => Some(1),
+        Op::Unary(_)
+        | Op::Convert
+        | Op::Broadcast
+        | Op::Reshape
+        | Op::Transpose { .. }
+        | Op::Slice { .. }
+        | Op::Reduce { .. } => Some(1),
         Op::Binary(_) | Op::Dot | Op::SoftmaxBackward { .. } => Some(2),
         Op::Select => Some(3),
         _ => None,
@@ -110,6 +116,18 @@ fn verify_node(graph: &Graph, node: &Node) -> Result<(), VerifyError> {
                 && permutation.iter().zip(&result.sizes).all(|(&p, &s)| from.sizes.get(p as usize) == Some(&s));
             if !fits {
                 return wrong(format!("{from} permuted by {permutation:?} is not {result}"));
+            }
+        }
+        Op::Slice { dim, start, step } => {
+            let from = operand(0);
+            let fits = *start >= 0
+                && *step >= 1
+                && from.rank() == result.rank()
+                && *dim < from.rank()
+                && start + (result.sizes[*dim] - 1) * step < from.sizes[*dim]
+                && (0..from.rank()).all(|d| d == *dim || from.sizes[d] == result.sizes[d]);
+            if !fits {
+                return wrong(format!("{from} from {start} by {step} along {dim} is not {result}"));
             }
         }
         Op::Dot => {

@@ -54,7 +54,7 @@ fn main() -> Result<(), Error> {
         Ok(())
     })?;
     let program = |cost| {
-        let buffers = (0..3).map(|index| Slot::Argument { index }).collect();
+        let buffers = (0..3).map(Slot::argument).collect();
         let step = Step { kernel: Box::new(Nothing(cost)), buffers, scalars: Default::default() };
         Arc::new(Program::new(vec![step], 3, 0))
     };

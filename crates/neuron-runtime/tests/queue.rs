@@ -34,7 +34,7 @@ impl Kernel for Count {
 }
 
 fn program(cost: u64) -> Arc<Program> {
-    let buffers = [Slot::Argument { index: 0 }].into_iter().collect();
+    let buffers = [Slot::argument(0)].into_iter().collect();
     Arc::new(Program::new(vec![Step { kernel: Box::new(Count(cost)), buffers, scalars: Default::default() }], 1, 0))
 }
 

@@ -12,6 +12,7 @@ mod loss;
 mod matmul;
 mod norm;
 mod random;
+mod recurrent;
 mod reduction;
 mod shape;
 mod ternary;
@@ -34,6 +35,7 @@ pub(crate) const FAMILIES: &[&[Row]] = &[
     shape::ROWS,
     factory::ROWS,
     random::ROWS,
+    recurrent::ROWS,
     loss::ROWS,
     foreach::ROWS,
 ];

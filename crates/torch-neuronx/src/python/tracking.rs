@@ -22,9 +22,16 @@ fn clear_op_tracking() {
     tracking::reset();
 }
 
+/// (operator without overload, reason) of everything that runs on the CPU by decision.
+#[pyfunction]
+fn declared_fallbacks() -> Vec<(&'static str, &'static str)> {
+    neuron_aten::DECLARED.iter().flat_map(|d| d.names.iter().map(|name| (*name, d.reason))).collect()
+}
+
 /// Adds the functions of this file.
 pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(executed_ops, module)?)?;
     module.add_function(wrap_pyfunction!(fallback_ops, module)?)?;
+    module.add_function(wrap_pyfunction!(declared_fallbacks, module)?)?;
     module.add_function(wrap_pyfunction!(clear_op_tracking, module)?)
 }
