@@ -103,9 +103,28 @@ def test_pinning_device_tensors():
         torch.ones(3, device="neuron").pin_memory()
 
 
-def test_sparse_and_quantized_tensors_are_refused_clearly():
-    with pytest.raises((RuntimeError, NotImplementedError), match=r"neuron|strided|Sparse"):
-        torch.empty(2, 2, device="neuron", layout=torch.sparse_coo)
+def test_quantized_tensors_are_refused_clearly():
+    with pytest.raises((RuntimeError, NotImplementedError), match=r"(?i)quantize"):
+        torch.quantize_per_tensor(torch.ones(2, device="neuron"), 0.1, 0, torch.qint8)
+    assert torch.ones(2, device="neuron").sum().item() == 2
+
+
+def test_errors_say_where_the_operator_was_issued(run_python):
+    program = """
+        import torch
+
+        def look_up(table):
+            return table.index_select(0, torch.full((1,), 7, device="neuron"))
+
+        table = torch.ones(3, 2, device="neuron")
+        rows = look_up(table)
+        try:
+            torch.neuron.synchronize()
+        except IndexError as error:
+            print(error)
+    """
+    assert "in look_up" in run_python(program, TORCH_NEURONX_ENABLE_STACK_TRACE="1")
+    assert "look_up" not in run_python(program)
 
 
 def test_op_tracking():

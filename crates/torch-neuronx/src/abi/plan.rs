@@ -1,10 +1,11 @@
 //! Plans: what an operator call was lowered to, found again by the call's key.
 
 use super::status::{guard, guard_value, set_message};
+use crate::python::stack::issued_at;
 use neuron_aten::{Call, OutputType, table};
 use neuron_compiler::Program;
 use neuron_ir::{DType, Destination, Dims, Scalar, TensorType};
-use neuron_runtime::{Error, Status, device, env, space, tracking};
+use neuron_runtime::{Error, Status, device, env, tracking};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::cell::RefCell;
@@ -276,13 +277,10 @@ pub unsafe extern "C" fn neuron_plan_launch(
         let operator = &OPERATORS[plan.op];
         tracking::executed(operator.name, &operator.seen);
         let (core, stream) = device::get_stream(index, stream)?;
-        let mut buffers: SmallVec<[*mut u8; 16]> = (0..count)
+        let buffers: SmallVec<[*mut u8; 16]> = (0..count)
             // SAFETY: the caller's contract.
             .map(|i| unsafe { *addresses.add(i) }.cast())
             .collect();
-        if space::is_protected() {
-            buffers.iter_mut().for_each(|b| *b = space::host_view(*b));
-        }
         let scalars: SmallVec<[Scalar; 8]> = (0..scalar_count)
             .map(|i| {
                 // SAFETY: the caller's contract.
@@ -291,7 +289,7 @@ pub unsafe extern "C" fn neuron_plan_launch(
             })
             .collect();
         // SAFETY: the caller's contract: the buffers are those the program was compiled for.
-        unsafe { core.queue.launch(stream, program, &buffers, &scalars, operator.name, None) }
+        unsafe { core.queue.launch(stream, program, &buffers, &scalars, operator.name, issued_at()) }
     })
 }
 

@@ -7,6 +7,7 @@ mod devices;
 mod errors;
 mod events;
 mod memory;
+pub mod stack;
 mod tracking;
 
 use pyo3::prelude::*;
