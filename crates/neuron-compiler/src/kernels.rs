@@ -2,7 +2,7 @@
 
 use crate::plan::{Place, Planner};
 use crate::program::Slot;
-use crate::{pointwise, product};
+use crate::{pointwise, product, spatial};
 use neuron_ir::{DType, Destination, Node, Op, ReduceOp, TensorType, Value};
 use neuron_kernels::attention::{Attention, AttentionBackward, AttentionOptions};
 use neuron_kernels::concat::Concat;
@@ -19,7 +19,7 @@ use neuron_kernels::softmax::{Softmax, SoftmaxBackward};
 use neuron_kernels::sort::Sort;
 use neuron_kernels::{Kernel, KernelError};
 
-type Emitted = Result<(), KernelError>;
+pub(crate) type Emitted = Result<(), KernelError>;
 
 /// Emits the kernel of one node.
 pub(crate) fn emit(p: &mut Planner, node: &Node) -> Emitted {
@@ -107,6 +107,7 @@ pub(crate) fn emit(p: &mut Planner, node: &Node) -> Emitted {
             let out = p.result(v);
             push(p, Cumulative::new(*op, &x.ty, *dim, &out.ty)?, &[&x, &out])
         }
+        Op::Spatial(op) => spatial::emit(p, node, op),
         other => unreachable!("{} is folded into its users", other.name()),
     }
 }
@@ -115,7 +116,7 @@ fn second(v: Value) -> Value {
     Value(v.0 + 1)
 }
 
-fn push(p: &mut Planner, kernel: impl Kernel + 'static, places: &[&Place]) -> Emitted {
+pub(crate) fn push(p: &mut Planner, kernel: impl Kernel + 'static, places: &[&Place]) -> Emitted {
     let slots: Vec<Slot> = places.iter().map(|p| p.slot).collect();
     p.push(Box::new(kernel), &slots);
     Ok(())

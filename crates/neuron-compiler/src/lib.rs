@@ -13,6 +13,7 @@ mod plan;
 mod pointwise;
 mod product;
 mod program;
+mod spatial;
 
 pub use plan::compile;
 pub use program::{Program, Slot, Step};

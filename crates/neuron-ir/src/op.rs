@@ -1,6 +1,6 @@
 //! The operators of a graph.
 
-use crate::{BinaryOp, Dims, UnaryOp};
+use crate::{BinaryOp, Dims, SpatialOp, UnaryOp};
 
 /// A constant as a graph or a launch carries it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -311,6 +311,8 @@ pub enum Op {
         /// Keep only the first `k`; the extent of `dim` for a full sort.
         k: i64,
     },
+    /// Pooling, resampling, padding and their like; operands and results are those of the [`SpatialOp`]
+    Spatial(SpatialOp),
 }
 
 impl Op {
@@ -364,6 +366,7 @@ impl Op {
             Op::Random(_) => "random",
             Op::Cumulative { .. } => "cumulative",
             Op::Sort { .. } => "sort",
+            Op::Spatial(op) => op.name(),
         }
     }
 }

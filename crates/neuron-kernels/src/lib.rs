@@ -19,5 +19,6 @@ pub mod scatter;
 pub mod simd;
 pub mod softmax;
 pub mod sort;
+pub mod spatial;
 
 pub use kernel::{Kernel, KernelError};

@@ -6,14 +6,17 @@ mod activation;
 mod attention;
 mod binary;
 mod factory;
+mod folding;
 mod foreach;
 mod indexing;
 mod loss;
 mod matmul;
 mod norm;
+mod pooling;
 mod random;
 mod recurrent;
 mod reduction;
+mod resampling;
 mod shape;
 mod ternary;
 mod unary;
@@ -38,6 +41,9 @@ pub(crate) const FAMILIES: &[&[Row]] = &[
     recurrent::ROWS,
     loss::ROWS,
     foreach::ROWS,
+    pooling::ROWS,
+    resampling::ROWS,
+    folding::ROWS,
 ];
 
 /// The functional, in-place and `out=` overloads of an operator without overload name.

@@ -1,0 +1,238 @@
+//! Element types and the type that is computed in.
+
+use half::{bf16, f16};
+
+/// An element of a tensor.
+pub(super) trait Element: Copy + Send + Sync + 'static {
+    type Wide: Wide;
+
+    fn widen(self) -> Self::Wide;
+    /// Rounds to nearest even.
+    fn narrow(value: Self::Wide) -> Self;
+}
+
+/// What elements are compared, added and divided in: `f32` for half floats, otherwise the type itself.
+pub(super) trait Wide: Copy + Send + Sync + PartialOrd + 'static {
+    /// What nothing is less than.
+    const LOWEST: Self;
+    const ZERO: Self;
+
+    fn plus(self, other: Self) -> Self;
+    fn times(self, other: Self) -> Self;
+    fn over(self, other: Self) -> Self;
+    fn of(value: i64) -> Self;
+}
+
+macro_rules! float {
+    ($t:ty, $wide:ty, $widen:expr, $narrow:expr) => {
+        impl Element for $t {
+            type Wide = $wide;
+
+            #[inline(always)]
+            fn widen(self) -> $wide {
+                $widen(self)
+            }
+            #[inline(always)]
+            fn narrow(value: $wide) -> Self {
+                $narrow(value)
+            }
+        }
+    };
+}
+float!(f16, f32, f16::to_f32, f16::from_f32);
+float!(bf16, f32, widen_bf16, narrow_bf16);
+float!(f32, f32, |v| v, |v| v);
+float!(f64, f64, |v| v, |v| v);
+
+#[inline(always)]
+fn widen_bf16(value: bf16) -> f32 {
+    f32::from_bits(u32::from(value.to_bits()) << 16)
+}
+
+/// Without a branch, so that a loop of it becomes vectors.
+#[inline(always)]
+fn narrow_bf16(value: f32) -> bf16 {
+    let bits = value.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
+    bf16::from_bits(if value.is_nan() { (bits >> 16) | 0x40 } else { rounded } as u16)
+}
+
+macro_rules! wide_float {
+    ($t:ty) => {
+        impl Wide for $t {
+            const LOWEST: Self = <$t>::NEG_INFINITY;
+            const ZERO: Self = 0.0;
+
+            #[inline(always)]
+            fn plus(self, other: Self) -> Self {
+                self + other
+            }
+            #[inline(always)]
+            fn times(self, other: Self) -> Self {
+                self * other
+            }
+            #[inline(always)]
+            fn over(self, other: Self) -> Self {
+                self / other
+            }
+            #[inline(always)]
+            fn of(value: i64) -> Self {
+                value as $t
+            }
+        }
+    };
+}
+wide_float!(f32);
+wide_float!(f64);
+
+macro_rules! integer {
+    ($($t:ty),*) => { $(
+        impl Element for $t {
+            type Wide = $t;
+
+            #[inline(always)]
+            fn widen(self) -> $t {
+                self
+            }
+            #[inline(always)]
+            fn narrow(value: $t) -> $t {
+                value
+            }
+        }
+
+        impl Wide for $t {
+            const LOWEST: Self = <$t>::MIN;
+            const ZERO: Self = 0;
+
+            #[inline(always)]
+            fn plus(self, other: Self) -> Self {
+                self.wrapping_add(other)
+            }
+            #[inline(always)]
+            fn times(self, other: Self) -> Self {
+                self.wrapping_mul(other)
+            }
+            #[inline(always)]
+            fn over(self, other: Self) -> Self {
+                self.wrapping_div(other)
+            }
+            #[inline(always)]
+            fn of(value: i64) -> Self {
+                value as $t
+            }
+        }
+    )* };
+}
+integer!(u8, i8, i16, i32, i64);
+
+/// A float that weights are computed and applied in.
+pub(super) trait Real:
+    Wide
+    + std::ops::Add<Output = Self>
+    + std::ops::Sub<Output = Self>
+    + std::ops::Mul<Output = Self>
+    + std::ops::Div<Output = Self>
+    + std::ops::Neg<Output = Self>
+{
+    const ONE: Self;
+
+    fn from_f64(value: f64) -> Self;
+    fn to_f64(self) -> f64;
+    fn floor(self) -> Self;
+    /// To the nearest integer, halves to even.
+    fn round_even(self) -> Self;
+    fn abs(self) -> Self;
+    /// The integer part; what is no number is far out of any range.
+    fn to_index(self) -> i64;
+}
+
+macro_rules! real {
+    ($t:ty) => {
+        impl Real for $t {
+            const ONE: Self = 1.0;
+
+            #[inline(always)]
+            fn from_f64(value: f64) -> Self {
+                value as $t
+            }
+            #[inline(always)]
+            fn to_f64(self) -> f64 {
+                f64::from(self)
+            }
+            #[inline(always)]
+            fn floor(self) -> Self {
+                self.floor()
+            }
+            #[inline(always)]
+            fn round_even(self) -> Self {
+                self.round_ties_even()
+            }
+            #[inline(always)]
+            fn abs(self) -> Self {
+                self.abs()
+            }
+            #[inline(always)]
+            fn to_index(self) -> i64 {
+                if self.is_nan() { i64::MIN / 4 } else { (self as i64).clamp(i64::MIN / 4, i64::MAX / 4) }
+            }
+        }
+    };
+}
+real!(f32);
+real!(f64);
+
+/// Expands to `$body` with `$t` the Rust type of a float or integer `$dtype`, or to `$otherwise`.
+macro_rules! by_element {
+    ($dtype:expr, $t:ident => $body:expr, _ => $otherwise:expr) => {
+        match $dtype {
+            neuron_ir::DType::U8 => {
+                type $t = u8;
+                $body
+            }
+            neuron_ir::DType::I8 => {
+                type $t = i8;
+                $body
+            }
+            neuron_ir::DType::I16 => {
+                type $t = i16;
+                $body
+            }
+            neuron_ir::DType::I32 => {
+                type $t = i32;
+                $body
+            }
+            neuron_ir::DType::I64 => {
+                type $t = i64;
+                $body
+            }
+            dtype => crate::spatial::element::by_real!(dtype, $t => $body, _ => $otherwise),
+        }
+    };
+}
+pub(super) use by_element;
+
+/// Expands to `$body` with `$t` the Rust type of a float `$dtype`, or to `$otherwise`.
+macro_rules! by_real {
+    ($dtype:expr, $t:ident => $body:expr, _ => $otherwise:expr) => {
+        match $dtype {
+            neuron_ir::DType::F16 => {
+                type $t = half::f16;
+                $body
+            }
+            neuron_ir::DType::BF16 => {
+                type $t = half::bf16;
+                $body
+            }
+            neuron_ir::DType::F32 => {
+                type $t = f32;
+                $body
+            }
+            neuron_ir::DType::F64 => {
+                type $t = f64;
+                $body
+            }
+            _ => $otherwise,
+        }
+    };
+}
+pub(super) use by_real;
