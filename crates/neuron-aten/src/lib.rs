@@ -12,11 +12,13 @@ mod call;
 mod declared;
 mod lower;
 mod ops;
+mod page;
 mod promote;
 mod table;
 
 pub use call::{Arg, Call, ScalarArg, ScalarKind, Source, TensorArg};
 pub use declared::{DECLARED, Declared};
 pub use lower::{Lower, LowerError, Lowered, OutputType};
+pub use page::page;
 pub use promote::{Standing, promote, result_type};
 pub use table::{Entry, lower, table};
