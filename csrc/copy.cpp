@@ -7,6 +7,7 @@
 
 #include "call.h"
 #include "errors.h"
+#include "internal.h"
 #include "neuron.h"
 #include "tensor.h"
 
@@ -56,45 +57,13 @@ void order_after(c10::DeviceIndex device, c10::DeviceIndex other) {
   check(blocked);
 }
 
-// Launches the copy plan for these layouts; either side may be host memory.
+// Copies by a plan of these layouts; either side may be host memory.
 void launch_copy(const at::Tensor& to, const at::Tensor& from, c10::DeviceIndex device, bool same_bits) {
-  static const int32_t op = [] {
-    for (int32_t i = 0; i < neuron_op_count(); ++i) {
-      if (std::strcmp(neuron_op_name(i), "neuron::copy") == 0) {
-        return i;
-      }
-    }
-    TORCH_INTERNAL_ASSERT(false, "the operator table has no copy");
-  }();
-  c10::SmallVector<uint64_t, 48> key;
-  key.push_back(static_cast<uint64_t>(op) | uint64_t{2} << 32);
-  auto record = [&](const at::Tensor& t) {
-    const auto dtype = same_bits ? bits_of(t.dtype().itemsize()) : t.scalar_type();
-    const bool contiguous = t.is_contiguous();
-    key.push_back(
-        static_cast<uint64_t>(Tag::Tensor) | static_cast<uint64_t>(dtype) << 8 | static_cast<uint64_t>(t.dim()) << 16 |
-        (contiguous ? kContiguous : 0) << 24);
-    key.append(t.sizes().begin(), t.sizes().end());
-    if (!contiguous) {
-      key.append(t.strides().begin(), t.strides().end());
-    }
+  const auto as = [&](const at::Tensor& t) {
+    return Operand{&t, same_bits ? bits_of(t.dtype().itemsize()) : t.scalar_type()};
   };
-  record(from);
-  record(to);
-  const NeuronPlan* plan = neuron_plan_find(key.data(), key.size());
-  if (plan == nullptr) {
-    NeuronOutput output{};
-    output.from_argument = 1;
-    output.dtype = static_cast<int32_t>(same_bits ? bits_of(to.dtype().itemsize()) : to.scalar_type());
-    output.rank = static_cast<int32_t>(to.dim());
-    output.contiguous = to.is_contiguous();
-    output.sizes = to.sizes().data();
-    output.strides = to.strides().data();
-    check(neuron_plan_build(key.data(), key.size(), &output, 1, &plan));
-  }
-  TORCH_INTERNAL_ASSERT(neuron_plan_unsupported(plan) == nullptr, neuron_plan_unsupported(plan));
-  void* addresses[] = {const_cast<void*>(from.const_data_ptr()), to.mutable_data_ptr()};
-  check(neuron_plan_launch(plan, addresses, 2, nullptr, 0, device, neuron_current_stream(device)));
+  static const int32_t copy = internal_operator("neuron::copy");
+  launch_internal(copy, {as(from), as(to)}, device);
 }
 
 // Copies what has no kernel: the CPU's copy over the device's memory.

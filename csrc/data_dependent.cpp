@@ -1,9 +1,7 @@
 // Operators whose result shapes depend on values. They are compositions of device operators around one read of a count.
 #include <ATen/MemoryOverlap.h>
 #include <ATen/ops/all.h>
-#include <ATen/ops/arange.h>
 #include <ATen/ops/broadcast_tensors.h>
-#include <ATen/ops/cumsum.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/eq.h>
 #include <ATen/ops/index.h>
@@ -14,6 +12,7 @@
 
 #include "data_dependent.h"
 #include "fallback.h"
+#include "internal.h"
 #include "tensor.h"
 
 namespace neuron {
@@ -24,29 +23,36 @@ bool is_mask(const at::Tensor& t) {
   return t.defined() && (t.scalar_type() == at::kBool || t.scalar_type() == at::kByte);
 }
 
-// Row-major positions of the elements that are not zero.
-at::Tensor positions(const at::Tensor& self) {
+// Coordinates of the elements that are not zero: a row for each dimension.
+at::Tensor coordinates(const at::Tensor& self) {
+  constexpr int64_t kBlock = 4096; // Op::TRUE_BLOCK
+  static const int32_t true_counts = internal_operator("neuron::true_counts");
+  static const int32_t true_positions = internal_operator("neuron::true_positions");
   const auto options = self.options().dtype(at::kLong);
   if (self.numel() == 0) {
-    return at::empty({0}, options);
+    return at::empty({self.dim(), 0}, options);
   }
-  const at::Tensor mask = self.scalar_type() == at::kBool ? self.reshape(-1) : self.reshape(-1).ne(0);
-  const at::Tensor running = mask.cumsum(0, at::kLong);
-  const int64_t count = running[-1].item<int64_t>();
-  // Each element that is set goes to its rank, all others to one place past the end.
-  const at::Tensor rank = at::where(mask, running.sub(1), at::empty({}, options).fill_(count));
-  return at::empty({count + 1}, options).scatter_(0, rank, at::arange(mask.numel(), options)).narrow(0, 0, count);
+  const auto device = self.device().index();
+  const at::Tensor counts = at::empty({(self.numel() + kBlock - 1) / kBlock + 1}, options);
+  const Operand mask{&self, self.scalar_type()};
+  launch_internal(true_counts, {mask, {&counts, at::kLong}}, device);
+  const at::Tensor found = at::empty({self.dim(), counts[-1].item<int64_t>()}, options);
+  if (found.numel() > 0) {
+    launch_internal(true_positions, {mask, {&counts, at::kLong}, {&found, at::kLong}}, device);
+  }
+  return found;
+}
+
+// Row-major positions of the elements that are not zero.
+at::Tensor positions(const at::Tensor& self) {
+  return coordinates(self.reshape(-1))[0];
 }
 
 at::Tensor nonzero(const at::Tensor& self) {
-  at::Tensor flat = positions(self);
-  const int64_t count = flat.numel();
-  at::Tensor result = at::empty({self.dim(), count}, flat.options());
-  for (int64_t d = self.dim() - 1; d >= 0; --d) {
-    result[d].copy_(flat.remainder(self.size(d)));
-    flat = flat.floor_divide(self.size(d));
+  if (self.dim() == 0) {
+    return coordinates(self.reshape(1)).narrow(0, 0, 0).t();
   }
-  return result.t();
+  return coordinates(c10::isComplexType(self.scalar_type()) ? self.ne(0) : self).t();
 }
 
 at::Tensor& nonzero_out(const at::Tensor& self, at::Tensor& out) {

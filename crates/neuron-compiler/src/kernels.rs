@@ -11,6 +11,7 @@ use neuron_kernels::embedding::EmbeddingBackward;
 use neuron_kernels::gemm::ScaleFactor;
 use neuron_kernels::index::{Gather, Index, IndexSelect};
 use neuron_kernels::loss::{NllLoss, NllLossBackward};
+use neuron_kernels::nonzero::{TrueCounts, TruePositions};
 use neuron_kernels::norm::{LayerNorm, LayerNormBackward, RmsNorm, RmsNormBackward};
 use neuron_kernels::random::Random;
 use neuron_kernels::reduce::{MinMaxDim, Reduce, Variance};
@@ -95,6 +96,17 @@ pub(crate) fn emit(p: &mut Planner, node: &Node) -> Emitted {
             push(p, kernel, &[&grad, &index, &out])
         }
         Op::NllLoss { .. } | Op::NllLossBackward { .. } => loss(p, node),
+        Op::TrueCounts => {
+            let mask = p.realize_contiguous(node.operands[0])?;
+            let out = contiguous_result(p, v);
+            push(p, TrueCounts::new(&mask.ty)?, &[&mask, &out])
+        }
+        Op::TruePositions => {
+            let mask = p.realize_contiguous(node.operands[0])?;
+            let counts = p.realize_contiguous(node.operands[1])?;
+            let out = contiguous_result(p, v);
+            push(p, TruePositions::new(&mask.ty, &out.ty)?, &[&mask, &counts, &out])
+        }
         Op::Random(op) => random(p, node, *op),
         Op::Sort { dim, descending, k } => {
             let x = p.realize(node.operands[0])?;

@@ -293,6 +293,11 @@ pub enum Op {
         /// As in the forward.
         weight: bool,
     },
+    /// `(mask)`, `bool`: how many elements are true before each [`Op::TRUE_BLOCK`] elements in row-major order, and, last,
+    /// in all. `i64` result of one dimension.
+    TrueCounts,
+    /// `(mask, counts)`: coordinates of the true elements, `i64[rank, true elements]`; `counts` as [`Op::TrueCounts`] gives
+    TruePositions,
     /// `(seed, offset)`, 0-dimensional `i64`: element `i` of the row-major result depends on seed, offset and `i` alone
     Random(RandomOp),
     /// `(a)`: running sum or product along `dim`
@@ -316,6 +321,9 @@ pub enum Op {
 }
 
 impl Op {
+    /// Elements of a mask that [`Op::TrueCounts`] counts together.
+    pub const TRUE_BLOCK: i64 = 4096;
+
     /// True where result element `i` depends on element `i` of each operand alone.
     pub fn is_pointwise(&self) -> bool {
         matches!(self, Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Convert | Op::Iota { .. })
@@ -363,6 +371,8 @@ impl Op {
             Op::EmbeddingBackward { .. } => "embedding_backward",
             Op::NllLoss { .. } => "nll_loss",
             Op::NllLossBackward { .. } => "nll_loss_backward",
+            Op::TrueCounts => "true_counts",
+            Op::TruePositions => "true_positions",
             Op::Random(_) => "random",
             Op::Cumulative { .. } => "cumulative",
             Op::Sort { .. } => "sort",

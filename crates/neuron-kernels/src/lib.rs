@@ -9,6 +9,7 @@ pub mod gemm;
 pub mod index;
 pub mod kernel;
 pub mod loss;
+pub mod nonzero;
 pub mod norm;
 pub mod optimizer;
 pub mod pointwise;

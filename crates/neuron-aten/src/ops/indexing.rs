@@ -6,6 +6,8 @@ use crate::lower::{Lower, LowerError, Lowered, as_tensor};
 use neuron_ir::{BinaryOp, DType, Dims, Op, ReduceOp, ScatterOp, Shape, UnaryOp, Value, broadcast_sizes};
 
 pub(super) const ROWS: &[Row] = &[
+    (&["neuron::true_counts"], true_counts),
+    (&["neuron::true_positions"], true_positions),
     (&["aten::index_select", "aten::index_select.out"], index_select),
     (&["aten::embedding"], embedding),
     (&["aten::embedding_dense_backward"], embedding_backward),
@@ -251,5 +253,27 @@ fn isin(l: &mut Lower) -> Lowered {
     let dims = Dims::from_slice(&[sizes.len() as i64]);
     let found = l.g.op(Op::Reduce { op: ReduceOp::Any, dims }, &[same], Shape::new(DType::Bool, &column));
     let value = if l.flag(3) { l.un(UnaryOp::Not, found) } else { found };
+    l.store_value(value)
+}
+
+/// The mask that argument 0 is, whatever its type.
+fn mask(l: &mut Lower) -> Result<Value, LowerError> {
+    let x = l.tensor(0)?;
+    Ok(l.g.convert(x, DType::Bool))
+}
+
+/// `(self, out)`
+fn true_counts(l: &mut Lower) -> Lowered {
+    let mask = mask(l)?;
+    let shape = l.out(0)?.shape();
+    let value = l.g.op(Op::TrueCounts, &[mask], shape);
+    l.store_value(value)
+}
+
+/// `(self, counts, out)`
+fn true_positions(l: &mut Lower) -> Lowered {
+    let (mask, counts) = (mask(l)?, l.tensor(1)?);
+    let shape = l.out(0)?.shape();
+    let value = l.g.op(Op::TruePositions, &[mask, counts], shape);
     l.store_value(value)
 }
