@@ -11,7 +11,6 @@
 #include <torch/library.h>
 
 #include "data_dependent.h"
-#include "fallback.h"
 #include "internal.h"
 #include "tensor.h"
 
@@ -160,10 +159,6 @@ void register_data_dependent(torch::Library& aten) {
   aten.impl("masked_select.out", TORCH_FN(masked_select_out));
   aten.impl("histc", TORCH_FN(histc));
   aten.impl("equal", TORCH_FN(equal));
-  // Operators whose default kernel for unknown devices only refuses, or is less exact than the CPU's own.
-  for (const char* name : {"convolution_overrideable", "convolution_backward_overrideable", "native_group_norm"}) {
-    aten.impl(name, torch::CppFunction::makeFromBoxedFunction<&boxed_fallback>());
-  }
 }
 
 } // namespace neuron

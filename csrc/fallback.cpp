@@ -289,6 +289,8 @@ void HostCall::run() {
   }
 }
 
+} // namespace
+
 // PyTorch sends convolutions of devices it does not know to operators that have no CPU kernel: the CPU's equivalent.
 std::optional<c10::OperatorHandle> host_equivalent(const std::string& name, torch::jit::Stack& stack) {
   auto& dispatcher = c10::Dispatcher::singleton();
@@ -307,7 +309,36 @@ std::optional<c10::OperatorHandle> host_equivalent(const std::string& name, torc
   return std::nullopt;
 }
 
+namespace {
+
+// The CPU's convolutions keep channels last if either operand has them so, except in double precision.
+at::MemoryFormat convolution_format(const at::Tensor& input, const at::Tensor& weight) {
+  const bool narrow = at::isFloatingType(input.scalar_type()) ? input.scalar_type() != at::kDouble : input.dim() == 4;
+  for (const auto& t : {input, weight}) {
+    const auto format = t.suggest_memory_format();
+    if (narrow && (format == at::MemoryFormat::ChannelsLast || format == at::MemoryFormat::ChannelsLast3d)) {
+      return format;
+    }
+  }
+  return at::MemoryFormat::Contiguous;
+}
+
 } // namespace
+
+void as_on_cpu(const std::string& name, c10::ArrayRef<c10::IValue> arguments, torch::jit::Stack& results) {
+  if (name == "aten::convolution_overrideable") {
+    const auto format = convolution_format(arguments[0].toTensor(), arguments[1].toTensor());
+    results[0] = results[0].toTensor().contiguous(format);
+  } else if (name == "aten::native_layer_norm") {
+    // Statistics are single precision only where the parameters are.
+    const auto& input = arguments[0].toTensor();
+    const auto& parameter = arguments[2].isTensor() ? arguments[2] : arguments[3];
+    if (!parameter.isTensor() || parameter.toTensor().scalar_type() == input.scalar_type()) {
+      results[1] = results[1].toTensor().to(input.scalar_type());
+      results[2] = results[2].toTensor().to(input.scalar_type());
+    }
+  }
+}
 
 void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack, const char* reason) {
   const std::string name = c10::toString(op.operator_name());

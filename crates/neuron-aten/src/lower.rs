@@ -350,6 +350,19 @@ impl<'a> Lower<'a> {
         Ok(())
     }
 
+    /// Writes tensor argument `i`, which the schema does not declare as written.
+    pub fn write(&mut self, i: usize, result: Typed) -> Lowered {
+        let t = self.tensor_arg(i)?;
+        let Source::Device { index, .. } = t.source else {
+            return Err(LowerError::unsupported("a result written to the host"));
+        };
+        let value = self.g.convert(result.value, result.dtype);
+        let value = self.g.convert(value, t.ty.dtype);
+        let value = self.g.reshape(value, &t.ty.sizes);
+        self.g.output(value, Destination::Param(index), t.ty.clone());
+        Ok(())
+    }
+
     /// Stores a value that already has the type PyTorch computes in.
     pub fn store_value(&mut self, value: Value) -> Lowered {
         let dtype = self.g.dtype(value);

@@ -2,7 +2,7 @@
 
 use crate::plan::{Place, Planner};
 use crate::program::Slot;
-use crate::{pointwise, product, spatial};
+use crate::{convolution, pointwise, product, spatial};
 use neuron_ir::{DType, Destination, Node, Op, ReduceOp, TensorType, Value};
 use neuron_kernels::attention::{Attention, AttentionBackward, AttentionOptions};
 use neuron_kernels::concat::Concat;
@@ -29,6 +29,12 @@ pub(crate) fn emit(p: &mut Planner, node: &Node) -> Emitted {
         Op::Dot => {
             let c = p.result(v);
             product::product(p, v, &c, None, ScaleFactor::One)
+        }
+        Op::Convolution(op) => convolution::emit(p, node, op),
+        Op::Once => {
+            let place = p.realize(node.operands[0])?;
+            p.set_place(v, place);
+            Ok(())
         }
         Op::Reduce { op, dims } => {
             let x = reduce_operand(p, node.operands[0], *op)?;
@@ -198,7 +204,7 @@ fn norm(p: &mut Planner, node: &Node) -> Emitted {
 }
 
 /// Where a kernel that writes row-major puts a result; an output of another layout is copied to at the end.
-fn contiguous_result(p: &mut Planner, value: Value) -> Place {
+pub(crate) fn contiguous_result(p: &mut Planner, value: Value) -> Place {
     p.result_where(value, |ty| ty.is_contiguous())
 }
 

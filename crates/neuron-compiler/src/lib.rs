@@ -7,6 +7,7 @@
 //! Invariants: a program computes what the graph says whatever memory arguments share; a kernel that does not support
 //! an operator's types is an error of compilation, not of execution.
 
+mod convolution;
 mod kernels;
 mod layout;
 mod plan;

@@ -76,6 +76,39 @@ pub enum RandomOp {
     Bits,
 }
 
+/// How a window moves over the input of a convolution; an entry per spatial dimension.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConvolutionWindows {
+    /// Steps between output positions.
+    pub stride: Dims,
+    /// Zeros before and after the input.
+    pub padding: Dims,
+    /// Steps between kernel positions.
+    pub dilation: Dims,
+    /// Groups of channels that see each other.
+    pub groups: i64,
+}
+
+/// The convolutions. Sums of half floats are `f32`, rounded once to the result's type; sums of integers wrap.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ConvolutionOp {
+    /// `(x[n, c, ..], weight[o, c / groups, ..], bias[o]?)`: result `[n, o, ..]`, all of one type. Transposed, the weight is
+    /// `[c, o / groups, ..]` and the result is what such a convolution of the result's gradient has as its own.
+    Forward {
+        /// How the window moves.
+        windows: ConvolutionWindows,
+        /// Gradient of a convolution.
+        transposed: bool,
+        /// A bias operand is present.
+        bias: bool,
+    },
+    /// `(x[n, c, ..], grad[n, o, ..])`: gradient `[o, c / groups, ..]` of the weight of a convolution of `x`
+    WeightGradient {
+        /// How the window moves.
+        windows: ConvolutionWindows,
+    },
+}
+
 /// An operator. Operands are listed as `(a, b, ...)`; unless said otherwise there is one result.
 ///
 /// Pointwise operators want operands of one shape: [`Op::Broadcast`] makes it so.
@@ -219,6 +252,10 @@ pub enum Op {
         /// The gradient of the bias is wanted.
         grad_bias: bool,
     },
+    /// A convolution or a gradient of one
+    Convolution(ConvolutionOp),
+    /// `(a)` as it is, computed once: elementwise operators otherwise happen anew in each that uses them
+    Once,
     /// `(a, b, ...)` joined along `dim`
     Concat {
         /// Dimension joined.
@@ -361,6 +398,9 @@ impl Op {
             Op::RmsNormBackward { .. } => "rms_norm_backward",
             Op::Attention { .. } => "attention",
             Op::AttentionBackward { .. } => "attention_backward",
+            Op::Convolution(ConvolutionOp::Forward { .. }) => "convolution",
+            Op::Convolution(ConvolutionOp::WeightGradient { .. }) => "convolution_weight_gradient",
+            Op::Once => "once",
             Op::Concat { .. } => "concat",
             Op::IndexSelect { .. } => "index_select",
             Op::Gather { .. } => "gather",

@@ -69,7 +69,8 @@ fn verify_node(graph: &Graph, node: &Node) -> Result<(), VerifyError> {
         | Op::Reshape
         | Op::Transpose { .. }
         | Op::Slice { .. }
-        | Op::Reduce { .. } => Some(1),
+        | Op::Reduce { .. }
+        | Op::Once => Some(1),
         Op::Binary(_) | Op::Dot | Op::SoftmaxBackward { .. } => Some(2),
         Op::Select => Some(3),
         _ => None,

@@ -3,6 +3,7 @@
 pub mod attention;
 pub mod concat;
 pub mod convolution;
+pub mod ctc;
 pub mod cumulative;
 pub mod embedding;
 pub mod gemm;

@@ -14,11 +14,12 @@ pub(super) const ROWS: &[Row] = &[
 /// `(self, target, weight?, reduction, ignore_index)`: results `output, total_weight`
 fn nll_loss(l: &mut Lower) -> Lowered {
     let ty = l.ty(0)?.clone();
-    if l.ty(1)?.dtype != DType::I64 || ty.rank() == 0 || ty.rank() > 2 {
-        return Err(LowerError::unsupported("targets that are not int64 or inputs that are not a matrix"));
+    if !l.ty(1)?.dtype.is_int() || ty.rank() == 0 || ty.rank() > 2 {
+        return Err(LowerError::unsupported("targets that are no classes or inputs that are not a matrix"));
     }
     let weight = l.has_tensor(2);
-    let mut operands = vec![l.tensor(0)?, l.tensor(1)?];
+    let target = l.tensor(1)?;
+    let mut operands = vec![l.tensor(0)?, l.g.convert(target, DType::I64)];
     if weight {
         operands.push(l.tensor(2)?);
     }
@@ -33,11 +34,12 @@ fn nll_loss(l: &mut Lower) -> Lowered {
 /// `(grad_output, self, target, weight?, reduction, ignore_index, total_weight)`
 fn nll_loss_backward(l: &mut Lower) -> Lowered {
     let ty = l.ty(1)?.clone();
-    if l.ty(2)?.dtype != DType::I64 {
-        return Err(LowerError::unsupported("targets that are not int64"));
+    if !l.ty(2)?.dtype.is_int() {
+        return Err(LowerError::unsupported("targets that are no classes"));
     }
     let weight = l.has_tensor(3);
-    let mut operands = vec![l.tensor(0)?, l.tensor(2)?, l.tensor(6)?];
+    let target = l.tensor(2)?;
+    let mut operands = vec![l.tensor(0)?, l.g.convert(target, DType::I64), l.tensor(6)?];
     if weight {
         operands.push(l.tensor(3)?);
     }

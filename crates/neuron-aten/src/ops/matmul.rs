@@ -12,6 +12,8 @@ pub(super) const ROWS: &[Row] = &[
     (&["aten::dot", "aten::vdot"], dot),
     (&["aten::addmm", "aten::addmm_", "aten::addmm.out"], |l| sum_with_product(l, 3)),
     (&["aten::baddbmm", "aten::baddbmm_", "aten::baddbmm.out"], |l| sum_with_product(l, 3)),
+    (&["aten::addbmm", "aten::addbmm_", "aten::addbmm.out"], sum_with_products),
+    (&["aten::_int_mm", "aten::_int_mm.out"], integer_product),
     (&["aten::addmv", "aten::addmv_", "aten::addmv.out"], add_matrix_vector),
     (&["aten::addr", "aten::addr_", "aten::addr.out"], add_outer),
 ];
@@ -76,6 +78,26 @@ fn sum_with_product(l: &mut Lower, beta: usize) -> Lowered {
     let value = multiply(l, a, b);
     let sizes = l.g.shape(value).sizes.clone();
     combine(l, value, dtype, beta, &sizes)
+}
+
+/// `(self, batch1, batch2, beta, alpha)`: the products of a batch added up are one product.
+fn sum_with_products(l: &mut Lower) -> Lowered {
+    let (a, b, dtype) = operands(l, 1, 2)?;
+    let (x, y) = (l.g.shape(a).clone(), l.g.shape(b).clone());
+    let (batch, rows, depth, columns) = (x.sizes[0], x.sizes[1], x.sizes[2], y.sizes[2]);
+    let turned = Shape::new(dtype, &[rows, batch, depth]);
+    let a = l.g.op(Op::Transpose { permutation: [1, 0, 2].into_iter().collect() }, &[a], turned);
+    let (a, b) = (l.g.reshape(a, &[rows, batch * depth]), l.g.reshape(b, &[batch * depth, columns]));
+    let value = multiply(l, a, b);
+    combine(l, value, dtype, 3, &[rows, columns])
+}
+
+/// `(self, mat2)` of `int8`, summed in `int32`
+fn integer_product(l: &mut Lower) -> Lowered {
+    let (a, b, _) = operands(l, 0, 1)?;
+    let (a, b) = (l.g.convert(a, DType::I32), l.g.convert(b, DType::I32));
+    let value = multiply(l, a, b);
+    l.store(Typed { value, dtype: DType::I32 })
 }
 
 fn add_matrix_vector(l: &mut Lower) -> Lowered {

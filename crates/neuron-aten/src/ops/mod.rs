@@ -4,7 +4,10 @@ use crate::lower::{Lower, Lowered};
 
 mod activation;
 mod attention;
+mod batch_norm;
 mod binary;
+mod class_loss;
+mod convolution;
 mod factory;
 mod folding;
 mod foreach;
@@ -40,6 +43,9 @@ pub(crate) const FAMILIES: &[&[Row]] = &[
     random::ROWS,
     recurrent::ROWS,
     loss::ROWS,
+    class_loss::ROWS,
+    convolution::ROWS,
+    batch_norm::ROWS,
     foreach::ROWS,
     pooling::ROWS,
     resampling::ROWS,

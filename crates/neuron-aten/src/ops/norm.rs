@@ -2,7 +2,7 @@
 
 use super::Row;
 use crate::call::Arg;
-use crate::lower::{Lower, LowerError, Lowered};
+use crate::lower::{Lower, LowerError, Lowered, Typed};
 use neuron_ir::{DType, Op, Scalar, Shape, Value};
 
 pub(super) const ROWS: &[Row] = &[
@@ -25,6 +25,20 @@ fn statistics(sizes: &[i64], dims: usize, dtype: DType) -> Shape {
     shape
 }
 
+/// Stores zeros, or nothing, where the input is empty: true if it was.
+fn of_nothing(l: &mut Lower, i: usize, results: usize) -> Result<bool, LowerError> {
+    // Statistics of nothing are not zero.
+    if l.ty(i)?.numel() != 0 || (results == 3 && i == 0 && l.out(1)?.numel() != 0) {
+        return Ok(false);
+    }
+    for k in 0..results {
+        let zero = l.g.constant(DType::F32, Scalar::I64(0));
+        let dtype = l.out(k).map_or(DType::F32, |t| t.dtype);
+        l.store(Typed { value: zero, dtype })?;
+    }
+    Ok(true)
+}
+
 fn check_input(l: &Lower, i: usize) -> Result<(), LowerError> {
     let ty = l.ty(i)?;
     if ty.dtype.is_float() && ty.numel() > 0 {
@@ -36,6 +50,9 @@ fn check_input(l: &Lower, i: usize) -> Result<(), LowerError> {
 
 /// `(input, normalized_shape, weight?, bias?, eps)`
 fn layer_norm(l: &mut Lower) -> Lowered {
+    if of_nothing(l, 0, 3)? {
+        return Ok(());
+    }
     check_input(l, 0)?;
     let dims = normalized(l, 1)?;
     let mut operands = vec![l.tensor(0)?];
@@ -60,6 +77,9 @@ fn weight_gradient(l: &Lower, i: usize, dims: usize, k: usize, dtype: DType) -> 
 
 /// `(grad_out, input, normalized_shape, mean, rstd, weight?, bias?, output_mask)`
 fn layer_norm_backward(l: &mut Lower) -> Lowered {
+    if of_nothing(l, 1, 3)? {
+        return Ok(());
+    }
     check_input(l, 1)?;
     let dims = normalized(l, 2)?;
     let weight = l.has_tensor(5);
@@ -84,6 +104,9 @@ fn rms_eps(l: &Lower, i: usize, dtype: DType) -> f64 {
 
 /// `(input, normalized_shape, weight?, eps?)`
 fn rms_norm(l: &mut Lower) -> Lowered {
+    if l.out(1)?.numel() == 0 && of_nothing(l, 0, 2)? {
+        return Ok(());
+    }
     check_input(l, 0)?;
     let dims = normalized(l, 1)?;
     let weight = l.has_tensor(2);
@@ -100,12 +123,9 @@ fn rms_norm(l: &mut Lower) -> Lowered {
 
 /// `(grad_out, input, normalized_shape, rstd, weight?, output_mask)`
 fn rms_norm_backward(l: &mut Lower) -> Lowered {
-    if l.ty(1)?.numel() == 0 {
-        // No CPU kernel to fall back to: the gradients of nothing are nothing, or zero.
-        return (0..2).try_for_each(|_| {
-            let zero = l.g.constant(DType::F32, Scalar::I64(0));
-            l.store_value(zero)
-        });
+    // No CPU kernel to fall back to: the gradients of nothing are nothing, or zero.
+    if of_nothing(l, 1, 2)? {
+        return Ok(());
     }
     check_input(l, 1)?;
     let dims = normalized(l, 2)?;

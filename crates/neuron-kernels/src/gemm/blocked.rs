@@ -37,18 +37,18 @@ pub(super) struct Product {
 
 /// How a length is cut into parts that differ by one at most.
 #[derive(Clone, Copy)]
-struct Split {
-    len: usize,
-    parts: usize,
+pub(crate) struct Split {
+    pub len: usize,
+    pub parts: usize,
 }
 
 impl Split {
-    fn at_most(len: usize, part: usize) -> Split {
+    pub fn at_most(len: usize, part: usize) -> Split {
         Split { len, parts: len.div_ceil(part).max(1) }
     }
 
     /// First position and length of a part.
-    fn part(&self, i: usize) -> (usize, usize) {
+    pub fn part(&self, i: usize) -> (usize, usize) {
         let (each, longer) = (self.len / self.parts, self.len % self.parts);
         (i * each + i.min(longer), each + usize::from(i < longer))
     }

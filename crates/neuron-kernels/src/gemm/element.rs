@@ -5,7 +5,7 @@ use half::{bf16, f16, slice::HalfFloatSliceExt};
 use neuron_ir::{DType, Scalar};
 
 /// A type products are summed in.
-pub(super) trait Accumulator: Copy + Default + Send + Sync + 'static {
+pub(crate) trait Accumulator: Copy + Default + Send + Sync + 'static {
     /// The dtype of this type.
     const DTYPE: DType;
     /// `self + x * y`; integers wrap.
@@ -23,7 +23,7 @@ pub(super) trait Accumulator: Copy + Default + Send + Sync + 'static {
 }
 
 /// A type in memory that is multiplied and summed as `A`.
-pub(super) trait Element<A: Accumulator>: Copy + Send + Sync + 'static {
+pub(crate) trait Element<A: Accumulator>: Copy + Send + Sync + 'static {
     /// The dtype of this type.
     const DTYPE: DType;
     /// The value in the accumulator's type, exactly (integers modulo its width).

@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 /// Loads up to 16 values as `f32`.
-pub(super) trait Load16 {
+pub(crate) trait Load16 {
     /// Bytes of one value.
     const SIZE: usize;
     /// # Safety
@@ -12,11 +12,11 @@ pub(super) trait Load16 {
 }
 
 /// `float32`.
-pub(super) struct F32;
+pub(crate) struct F32;
 /// `bfloat16`.
-pub(super) struct Bf16;
+pub(crate) struct Bf16;
 /// `float16`.
-pub(super) struct F16;
+pub(crate) struct F16;
 
 impl Load16 for F32 {
     const SIZE: usize = 4;
@@ -51,6 +51,6 @@ impl Load16 for F16 {
 
 /// The lowest `n` of 16 bits.
 #[inline(always)]
-pub(super) fn mask(n: usize) -> u32 {
+pub(crate) fn mask(n: usize) -> u32 {
     (1u32 << n) - 1
 }

@@ -5,7 +5,7 @@ use super::element::Accumulator;
 /// Arguments of a register tile: `c[i, j] (+)= sum over p of a[p, i] * b[p, j]`.
 ///
 /// `a` is packed `[depth, rows]`, `b` is packed `[depth, panel width]`, and `c` has unit column stride.
-pub(super) struct Tile<A> {
+pub(crate) struct Tile<A> {
     /// Rows, 1 to [`Micro::rows`].
     pub rows: usize,
     /// Columns that exist, 1 to [`Micro::cols`].
@@ -28,7 +28,7 @@ pub(super) struct Tile<A> {
 
 /// Cache lines to prefetch, one per step: rows in turn, then the next line of each.
 #[derive(Clone, Copy)]
-pub(super) struct Ahead {
+pub(crate) struct Ahead {
     /// First line; any address will do.
     pub start: *const u8,
     /// Distance between rows, in bytes.
@@ -53,7 +53,7 @@ impl Ahead {
 
 /// Instruction set the kernels are chosen for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Level {
+pub(crate) enum Level {
     /// What every processor of the architecture has.
     Portable,
     /// AVX2 and FMA.
@@ -82,7 +82,7 @@ impl Level {
 }
 
 /// A register tile kernel with the blocking that suits it.
-pub(super) struct Micro<A> {
+pub(crate) struct Micro<A> {
     /// Most rows of a tile.
     pub rows: usize,
     /// Width of a panel.

@@ -9,15 +9,15 @@ mod avx2;
 mod avx512;
 mod block;
 mod blocked;
-mod element;
+pub(crate) mod element;
 #[cfg(target_arch = "x86_64")]
-mod load16;
-mod micro;
+pub(crate) mod load16;
+pub(crate) mod micro;
 mod output;
-mod pack;
+pub(crate) mod pack;
 #[cfg(target_arch = "x86_64")]
 mod pack_avx512;
-mod scratch;
+pub(crate) mod scratch;
 #[cfg(test)]
 mod tests;
 mod vector;
@@ -28,6 +28,7 @@ use crate::pool::parallel_for;
 use crate::{Kernel, KernelError};
 pub use block::f32_block;
 use blocked::Product;
+pub(crate) use blocked::Split;
 use element::{Accumulator, Element};
 use half::{bf16, f16};
 use neuron_ir::{DType, Scalar, TensorType};

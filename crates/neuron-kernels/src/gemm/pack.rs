@@ -4,7 +4,7 @@ use super::element::{Accumulator, Element};
 
 /// A strip of an operand: `width` rows of `a`, or columns of `b`, along `depth` steps of the summed dimension.
 #[derive(Clone, Copy)]
-pub(super) struct Strip<S> {
+pub(crate) struct Strip<S> {
     /// First element.
     pub start: *const S,
     /// Distance between the rows of `a` or the columns of `b`.
@@ -21,7 +21,7 @@ pub(super) struct Strip<S> {
 ///
 /// # Safety
 /// The strip is readable, and `packed` has room for `depth * padded` values.
-pub(super) unsafe fn pack<A: Accumulator, S: Element<A>>(strip: &Strip<S>, padded: usize, packed: *mut A) {
+pub(crate) unsafe fn pack<A: Accumulator, S: Element<A>>(strip: &Strip<S>, padded: usize, packed: *mut A) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: as the caller promises; the level is the processor's.
     unsafe {

@@ -15,7 +15,7 @@ fn alignment(bytes: usize) -> usize {
 
 /// What a buffer is for: a thread may use one of each at the same time.
 #[derive(Clone, Copy)]
-pub(super) enum Slot {
+pub(crate) enum Slot {
     /// The rows of `a`, shared by the tasks of one product.
     Rows,
     /// One panel of `b`.
@@ -69,7 +69,7 @@ thread_local! {
 }
 
 /// Calls `body` with uninitialized room for `len` values of `T`; nothing is allocated once the thread had as much.
-pub(super) fn with<T: Copy, R>(slot: Slot, len: usize, body: impl FnOnce(*mut T) -> R) -> R {
+pub(crate) fn with<T: Copy, R>(slot: Slot, len: usize, body: impl FnOnce(*mut T) -> R) -> R {
     // While `body` runs the slot is empty: a nested use would get a buffer of its own, not this one.
     let mut buffer = BUFFERS.with(|b| b[slot as usize].replace(Buffer::EMPTY));
     buffer.reserve(len * size_of::<T>());
