@@ -110,7 +110,11 @@ impl Problem {
             .iter()
             .enumerate()
             .map(|(i, n)| match targets.rank() {
-                1 => std::mem::replace(&mut next, next + *n as usize),
+                1 => {
+                    let from = next;
+                    next += *n as usize;
+                    from
+                }
                 _ => i * targets.sizes[1] as usize,
             })
             .collect();
