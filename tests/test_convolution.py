@@ -3,9 +3,8 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from against_cpu import check, draw
-
 import torch_neuronx
+from against_cpu import check, draw
 
 TOLERANCE = {
     torch.float32: (1e-4, 1e-4),
