@@ -9,6 +9,7 @@
 #   make lint          rustfmt, clippy, ruff, clang-format: warnings are errors
 #   make format        rewrites the sources as lint wants them
 #   make sanitize      the launch queue under loom's model checker; memory under the address sanitizer
+#   make fuzz          random operator calls, device against CPU    (ARGS='--cases 2000 --seed 7 --ops pool')
 #   make bench         speed against PyTorch's CPU backend          (ARGS='--only mm')
 #   make conformance   PyTorch's operator, module and optimizer databases, model architectures (ARGS=..., MODEL_ARGS=...)
 #   make lock          resolves requirements.txt anew into requirements.lock
@@ -38,7 +39,7 @@ export VIRTUAL_ENV := $(VENV)
 export PATH := $(VENV)/bin:$(PATH)
 export PYO3_PYTHON := $(RUN)
 
-.PHONY: setup demo test test-python test-rust lint format sanitize bench conformance lock clean
+.PHONY: setup demo test test-python test-rust lint format sanitize fuzz bench conformance lock clean
 
 setup: $(VENV)/.built
 
@@ -95,6 +96,9 @@ define shared_tool
 	@test -e $(SHARED)/$(1) || { echo 'make $@ runs $(SHARED)/$(1), which is not here: say where it is with SHARED=folder'; exit 1; }
 	$(RUN) $(SHARED)/$(1) $(2)
 endef
+
+fuzz: $(VENV)/.built
+	$(RUN) tests/fuzz_ops.py $(ARGS)
 
 bench: $(VENV)/.built
 	$(call shared_tool,bench/bench.py,$(ARGS))

@@ -7,7 +7,7 @@ use neuron_ir::{Node, SpatialOp, Taps, TensorType, Value};
 use neuron_kernels::KernelError;
 use neuron_kernels::spatial::{
     AvgPool, AvgPoolBackward, EmbeddingBag, Fold, FractionalMaxPool, GridSample, GridSampleBackward, MaxPool, Pick,
-    Resample, ToPositions, Unfold, channels_last, is_channels_last,
+    PickBackward, Resample, ToPositions, Unfold, channels_last, is_channels_last,
 };
 
 /// Emits the kernel of one node.
@@ -44,8 +44,12 @@ pub(crate) fn emit(p: &mut Planner, node: &Node, op: &SpatialOp) -> Emitted {
         }
         SpatialOp::ResampleBackward { taps } => {
             let (operands, results) = planes(p, node)?;
-            let kernel = Resample::new(&operands[0].ty, *taps, true, &results[0].ty)?;
-            push(p, kernel, &[&operands[0], &results[0]])
+            let (grad, out) = (&operands[0], &results[0]);
+            if taps.iter().any(|t| matches!(t, Taps::Reflect { .. } | Taps::Replicate { .. })) {
+                push(p, PickBackward::new(&grad.ty, *taps, &out.ty)?, &[grad, out])
+            } else {
+                push(p, Resample::new(&grad.ty, *taps, true, &out.ty)?, &[grad, out])
+            }
         }
         SpatialOp::FractionalMaxPool { kernel } => {
             let (operands, results) = row_major(p, node)?;

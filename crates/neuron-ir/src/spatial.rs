@@ -43,6 +43,9 @@ pub enum Taps {
     Nearest {
         /// The user's scale factor.
         factor: Option<f64>,
+        /// Where the result has the extent of the input, or twice it, a factor that says otherwise is ignored, and
+        /// `scale` is an `f32` whatever the type: PyTorch's kernels differ in this.
+        shortcuts: bool,
     },
     /// The element at `floor((o + 0.5) * scale)`.
     NearestExact {

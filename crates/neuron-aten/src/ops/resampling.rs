@@ -104,10 +104,10 @@ fn store(l: &mut Lower, op: SpatialOp, dims: usize) -> Lowered {
 }
 
 /// The taps whose user's factors are arguments `first` and on.
-fn nearest_taps(l: &Lower, dims: usize, exact: bool, first: usize) -> [Taps; 3] {
+fn nearest_taps(l: &Lower, dims: usize, exact: bool, shortcuts: bool, first: usize) -> [Taps; 3] {
     taps(dims, |i| {
         let factor = factor(l, first + i);
-        if exact { Taps::NearestExact { factor } } else { Taps::Nearest { factor } }
+        if exact { Taps::NearestExact { factor } } else { Taps::Nearest { factor, shortcuts } }
     })
 }
 
@@ -117,13 +117,13 @@ fn nearest(l: &mut Lower, dims: usize, exact: bool) -> Lowered {
     if !dtype.is_float() && dtype != DType::U8 {
         return Err(LowerError::unsupported(format!("interpolation of {dtype}")));
     }
-    let taps = nearest_taps(l, dims, exact, 2);
+    let taps = nearest_taps(l, dims, exact, dims == 2, 2);
     store(l, SpatialOp::Resample { taps }, dims)
 }
 
 /// `(grad_output, output_size, input_size, scales..)`
 fn nearest_backward(l: &mut Lower, dims: usize, exact: bool) -> Lowered {
-    let taps = nearest_taps(l, dims, exact, 3);
+    let taps = nearest_taps(l, dims, exact, true, 3);
     store(l, SpatialOp::ResampleBackward { taps }, dims)
 }
 
@@ -140,13 +140,25 @@ fn filter_taps(l: &Lower, dims: usize, filter: Filter, antialias: bool, first: u
 
 /// `(self, output_size, align_corners, scales..)`
 fn filtered(l: &mut Lower, dims: usize, filter: Filter, antialias: bool) -> Lowered {
-    let taps = filter_taps(l, dims, filter, antialias, 2)?;
+    let mut taps = filter_taps(l, dims, filter, antialias, 2)?;
+    if antialias {
+        // A dimension that keeps its extent is left alone.
+        let (x, out) = (l.ty(0)?, l.out(0)?);
+        for d in 1..=dims {
+            if x.sizes[x.rank() - d] == out.sizes[out.rank() - d] {
+                taps[3 - d] = Taps::Same;
+            }
+        }
+    }
     store(l, SpatialOp::Resample { taps }, dims)
 }
 
 /// `(grad_output, output_size, input_size, align_corners, scales..)`
 fn filtered_backward(l: &mut Lower, dims: usize, filter: Filter, antialias: bool) -> Lowered {
-    let taps = filter_taps(l, dims, filter, antialias, 3)?;
+    let mut taps = filter_taps(l, dims, filter, antialias, 3)?;
+    if filter == Filter::Cubic && !antialias && l.ty(0)?.sizes == l.out(0)?.sizes {
+        taps = [Taps::Same; 3]; // a copy, whatever the factors
+    }
     store(l, SpatialOp::ResampleBackward { taps }, dims)
 }
 

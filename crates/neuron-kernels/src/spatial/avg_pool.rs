@@ -187,6 +187,8 @@ pub struct AvgPoolBackward {
     windows: [Windows; 3],
     /// Windows over each depth and each row.
     cover: [Vec<Range<usize>>; 2],
+    /// Extent, distance and padding of windows along the width, if they have these.
+    strided: Option<[i64; 3]>,
     divisor: Divisor,
     dtype: DType,
 }
@@ -203,9 +205,13 @@ impl AvgPoolBackward {
         out: &TensorType,
     ) -> Result<AvgPoolBackward, KernelError> {
         let dtype = out.dtype;
+        let strided = match windows[2] {
+            Window::Strided { kernel, stride, padding, .. } => Some([kernel, stride, padding]),
+            Window::Adaptive => None,
+        };
         let (out, grad, windows) = check("avg_pool_backward", out, grad, windows, divisor)?;
         let cover = [windows[0].cover(out.size[0]), windows[1].cover(out.size[1])];
-        Ok(AvgPoolBackward { grad, out, windows, cover, divisor, dtype })
+        Ok(AvgPoolBackward { grad, out, windows, cover, strided, divisor, dtype })
     }
 
     /// One row of the gradient of the input: what each window over it gives, in order.
@@ -226,12 +232,9 @@ impl AvgPoolBackward {
                 for h in h.clone() {
                     let from = ((plane * self.grad.size[0] + d) * self.grad.size[1] + h) * self.grad.row();
                     let grad = std::slice::from_raw_parts(at.at::<T>(0).add(from), self.grad.row());
-                    for (o, w) in ww.spans.iter().enumerate() {
-                        let spans = [wd.spans[d], wh.spans[h], *w];
-                        let grad = &grad[o * lanes..][..lanes];
-                        for (share, g) in shares[o * lanes..][..lanes].iter_mut().zip(grad) {
-                            *share = T::narrow(divide(g.widen(), self.divisor, spans));
-                        }
+                    self.share(grad, [wd.spans[d], wh.spans[h]], shares);
+                    if lanes == 1 && self.reversed(shares, out) {
+                        continue;
                     }
                     for (o, w) in ww.spans.iter().enumerate() {
                         let share = &shares[o * lanes..][..lanes];
@@ -245,6 +248,61 @@ impl AvgPoolBackward {
                 }
             }
         }
+    }
+}
+
+impl AvgPoolBackward {
+    /// What each window of a row gives to each of its elements.
+    #[inline(always)]
+    fn share<T: Element>(&self, grad: &[T], [d, h]: [Span; 2], shares: &mut [T]) {
+        let lanes = self.out.lanes;
+        let spans = &self.windows[2].spans;
+        if lanes > 1 || self.divisor == Divisor::Extents {
+            for ((w, grad), shares) in spans.iter().zip(grad.chunks_exact(lanes)).zip(shares.chunks_exact_mut(lanes)) {
+                for (share, g) in shares.iter_mut().zip(grad) {
+                    *share = T::narrow(divide(g.widen(), self.divisor, [d, h, *w]));
+                }
+            }
+            return;
+        }
+        // Extents are far below what a float holds exactly.
+        let by = |area: i32, extent: fn(&Span) -> i32, shares: &mut [T]| {
+            for ((share, g), w) in shares.iter_mut().zip(grad).zip(spans) {
+                *share = T::narrow(g.widen().over(T::Wide::of(i64::from(area) * i64::from(extent(w)))));
+            }
+        };
+        match self.divisor {
+            Divisor::Padded => by(d.padded * h.padded, |w| w.padded, shares),
+            Divisor::Fixed(n) => {
+                let n = T::Wide::of(n);
+                shares.iter_mut().zip(grad).for_each(|(share, g)| *share = T::narrow(g.widen().over(n)));
+            }
+            _ => by((d.end - d.start) * (h.end - h.start), |w| w.end - w.start, shares),
+        }
+    }
+
+    /// Adds the shares by element of the windows, the last first: every element of `out` then still gets them in the
+    /// order of the windows. False where windows are irregular.
+    #[inline(always)]
+    fn reversed<T: Element>(&self, shares: &[T], out: &mut [T]) -> bool {
+        let Some([kernel, stride, padding]) = self.strided else { return false };
+        for k in (0..kernel).rev() {
+            let offset = k - padding;
+            let first = if offset < 0 { (-offset + stride - 1) / stride } else { 0 };
+            let room = out.len() as i64 - 1 - offset;
+            let end = if room < 0 { 0 } else { (room / stride + 1).min(shares.len() as i64) };
+            if first >= end {
+                continue;
+            }
+            let shares = &shares[first as usize..end as usize];
+            let out = &mut out[(first * stride + offset) as usize..];
+            let add = |out: &mut T, share: &T| *out = T::narrow(out.widen().plus(share.widen()));
+            match stride {
+                1 => out.iter_mut().zip(shares).for_each(|(out, share)| add(out, share)),
+                _ => out.iter_mut().step_by(stride as usize).zip(shares).for_each(|(out, share)| add(out, share)),
+            }
+        }
+        true
     }
 }
 

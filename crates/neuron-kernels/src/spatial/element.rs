@@ -114,7 +114,8 @@ macro_rules! integer {
             }
             #[inline(always)]
             fn over(self, other: Self) -> Self {
-                self.wrapping_div(other)
+                // A window without elements has a share that nobody takes.
+                if other == 0 { 0 } else { self.wrapping_div(other) }
             }
             #[inline(always)]
             fn of(value: i64) -> Self {
@@ -180,6 +181,63 @@ macro_rules! real {
 }
 real!(f32);
 real!(f64);
+
+macro_rules! real_half {
+    ($t:ty) => {
+        impl Wide for $t {
+            const LOWEST: Self = <$t>::NEG_INFINITY;
+            const ZERO: Self = <$t>::ZERO;
+
+            #[inline(always)]
+            fn plus(self, other: Self) -> Self {
+                self + other
+            }
+            #[inline(always)]
+            fn times(self, other: Self) -> Self {
+                self * other
+            }
+            #[inline(always)]
+            fn over(self, other: Self) -> Self {
+                self / other
+            }
+            #[inline(always)]
+            fn of(value: i64) -> Self {
+                Self::from_f32(value as f32)
+            }
+        }
+
+        impl Real for $t {
+            const ONE: Self = <$t>::ONE;
+
+            #[inline(always)]
+            fn from_f64(value: f64) -> Self {
+                Self::from_f64(value)
+            }
+            #[inline(always)]
+            fn to_f64(self) -> f64 {
+                f64::from(self.to_f32())
+            }
+            #[inline(always)]
+            fn floor(self) -> Self {
+                Self::from_f32(self.to_f32().floor())
+            }
+            #[inline(always)]
+            fn round_even(self) -> Self {
+                Self::from_f32(self.to_f32().round_ties_even())
+            }
+            #[inline(always)]
+            fn abs(self) -> Self {
+                Self::from_f32(self.to_f32().abs())
+            }
+            #[inline(always)]
+            fn to_index(self) -> i64 {
+                self.to_f32().to_index()
+            }
+        }
+    };
+}
+real_half!(f16);
+real_half!(bf16);
 
 /// Expands to `$body` with `$t` the Rust type of a float or integer `$dtype`, or to `$otherwise`.
 macro_rules! by_element {

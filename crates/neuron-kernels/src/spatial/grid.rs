@@ -1,6 +1,6 @@
 //! Sampling at the positions of a grid.
 
-use super::element::{Element, Real, by_real};
+use super::element::{Element, Real};
 use super::planes::Shared;
 use super::taps::cubic_weights;
 use crate::pool::parallel_for;
@@ -26,16 +26,19 @@ pub(super) struct Point<R> {
 }
 
 impl<R: Real> Point<R> {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Point { count: 0, at: [0; MOST], weights: [R::ZERO; MOST], slopes: [[R::ZERO; MOST]; 3] }
     }
 
-    fn push(&mut self, at: Option<usize>, weight: R, slopes: [R; 3]) {
+    #[inline(always)]
+    fn push<const SLOPES: bool>(&mut self, at: Option<usize>, weight: R, slopes: impl FnOnce() -> [R; 3]) {
         let k = self.count;
         self.at[k] = at.map_or(-1, |at| at as i32);
         self.weights[k] = weight;
-        for (to, slope) in self.slopes.iter_mut().zip(slopes) {
-            to[k] = slope;
+        if SLOPES {
+            for (to, slope) in self.slopes.iter_mut().zip(slopes()) {
+                to[k] = slope;
+            }
         }
         self.count += 1;
     }
@@ -154,13 +157,21 @@ impl Locator {
         inside.then(|| ((at[2] * self.size[1] + at[1]) * self.size[0] + at[0]) as usize)
     }
 
-    /// What the sample at this position of the grid takes.
+    /// Elements a sample takes at most.
+    fn taps(&self) -> usize {
+        match self.sampling {
+            Sampling::Nearest => 1,
+            Sampling::Linear => 1 << self.dims,
+            Sampling::Cubic => 16,
+        }
+    }
+
+    /// What the sample at this position of the grid takes, and with `SLOPES` its derivatives.
     #[inline(always)]
-    pub fn point<R: Real>(&self, grid: [R; 3]) -> Point<R> {
-        let mut point = Point::new();
+    pub fn point<R: Real, const SLOPES: bool>(&self, grid: [R; 3], point: &mut Point<R>) {
+        point.count = 0;
         if self.sampling == Sampling::Cubic {
-            self.cubic(grid, &mut point);
-            return point;
+            return self.cubic::<R, SLOPES>(grid, point);
         }
         let mut at = [R::ZERO; 3];
         let mut slope = [R::ZERO; 3];
@@ -170,8 +181,8 @@ impl Locator {
             (at[i], slope[i]) = (position, by * kept);
         }
         if self.sampling == Sampling::Nearest {
-            point.push(self.within(at.map(|v| v.round_even().to_index())), R::ONE, [R::ZERO; 3]);
-            return point;
+            let nearest = self.within(at.map(|v| v.round_even().to_index()));
+            return point.push::<SLOPES>(nearest, R::ONE, || [R::ZERO; 3]);
         }
         let base = at.map(Real::floor);
         let first = base.map(Real::to_index);
@@ -184,16 +195,17 @@ impl Locator {
             let sign = |i: usize| if next(i) == 1 { slope[i] } else { -slope[i] };
             let within = self.within(position);
             if self.dims == 2 {
-                point.push(within, by[0] * by[1], [sign(0) * by[1], sign(1) * by[0], R::ZERO]);
+                let slopes = || [sign(0) * by[1], sign(1) * by[0], R::ZERO];
+                point.push::<SLOPES>(within, by[0] * by[1], slopes);
             } else if within.is_some() {
-                let slopes = [sign(0) * by[1] * by[2], sign(1) * by[0] * by[2], sign(2) * by[0] * by[1]];
-                point.push(within, by[0] * by[1] * by[2], slopes);
+                let slopes = || [sign(0) * by[1] * by[2], sign(1) * by[0] * by[2], sign(2) * by[0] * by[1]];
+                point.push::<SLOPES>(within, by[0] * by[1] * by[2], slopes);
             }
         }
-        point
     }
 
-    fn cubic<R: Real>(&self, grid: [R; 3], point: &mut Point<R>) {
+    #[inline(always)]
+    fn cubic<R: Real, const SLOPES: bool>(&self, grid: [R; 3], point: &mut Point<R>) {
         let mut at = [[0; 4]; 2];
         let mut weights = [[R::ZERO; 4]; 2];
         let mut slopes = [[R::ZERO; 4]; 2];
@@ -209,8 +221,9 @@ impl Locator {
         }
         for y in 0..4 {
             for x in 0..4 {
-                let slopes = [slopes[0][x] * weights[1][y], weights[0][x] * slopes[1][y], R::ZERO];
-                point.push(self.within([at[0][x], at[1][y], 0]), weights[0][x] * weights[1][y], slopes);
+                let slopes = || [slopes[0][x] * weights[1][y], weights[0][x] * slopes[1][y], R::ZERO];
+                let within = self.within([at[0][x], at[1][y], 0]);
+                point.push::<SLOPES>(within, weights[0][x] * weights[1][y], slopes);
             }
         }
     }
@@ -225,6 +238,56 @@ fn cubic_slopes<R: Real>(t: R) -> [R; 4] {
     let rest = R::ONE - t;
     [outer(t + R::ONE), inner(t), -inner(rest), -outer(rest + R::ONE)]
 }
+
+/// A half float that is computed with as it is: PyTorch's kernels round positions, weights and sums of half floats at
+/// every step.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub(super) struct Rounded<T>(T);
+
+macro_rules! rounded {
+    ($t:ty) => {
+        impl Element for Rounded<$t> {
+            type Wide = $t;
+
+            #[inline(always)]
+            fn widen(self) -> $t {
+                self.0
+            }
+            #[inline(always)]
+            fn narrow(value: $t) -> Self {
+                Rounded(value)
+            }
+        }
+    };
+}
+rounded!(half::f16);
+rounded!(half::bf16);
+
+/// As `by_real`, half floats as [`Rounded`].
+macro_rules! by_sampled {
+    ($dtype:expr, $t:ident => $body:expr) => {
+        match $dtype {
+            neuron_ir::DType::F16 => {
+                type $t = crate::spatial::grid::Rounded<half::f16>;
+                $body
+            }
+            neuron_ir::DType::BF16 => {
+                type $t = crate::spatial::grid::Rounded<half::bf16>;
+                $body
+            }
+            neuron_ir::DType::F64 => {
+                type $t = f64;
+                $body
+            }
+            _ => {
+                type $t = f32;
+                $body
+            }
+        }
+    };
+}
+pub(super) use by_sampled;
 
 /// The input at the positions of a grid. Buffers: input, grid, output.
 #[derive(Debug)]
@@ -265,18 +328,19 @@ impl GridSample {
         let mut weights = [[R::ZERO; BLOCK]; MOST];
         // SAFETY: samples exist, and their elements lie within a plane.
         unsafe {
-            let mut taps = 0;
+            let taps = g.locator.taps();
+            let mut point = Point::new();
             for (j, sample) in (first..end).enumerate() {
-                let point = g.locator.point(position::<T, R>(at.at(1), g.locator.dims, n * g.output + sample));
+                let position = position::<T, R>(at.at(1), g.locator.dims, n * g.output + sample);
+                g.locator.point::<R, false>(position, &mut point);
                 for k in 0..point.count {
                     offsets[k][j] = point.at[k];
                     weights[k][j] = point.weights[k];
                 }
-                for k in point.count..MOST {
+                for k in point.count..taps {
                     offsets[k][j] = -1;
                     weights[k][j] = R::ZERO;
                 }
-                taps = taps.max(point.count);
             }
             for c in 0..g.channels {
                 let plane = n * g.channels + c;
@@ -320,11 +384,11 @@ impl Kernel for GridSample {
         parallel_for(g.batch * blocks, |t| {
             let at = &at;
             let first = t % blocks * BLOCK;
-            by_real!(g.dtype, T => vectorized(
+            by_sampled!(g.dtype, T => vectorized(
                 #[inline(always)]
                 // SAFETY: samples of an image.
                 || unsafe { self.block::<T, _>(at, t / blocks, first, g.output.min(first + BLOCK)) },
-            ), _ => ());
+            ));
         });
         Ok(())
     }

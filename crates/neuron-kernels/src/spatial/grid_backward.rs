@@ -1,7 +1,7 @@
 //! Gradients of sampling at the positions of a grid.
 
-use super::element::{Element, Real, by_real};
-use super::grid::{Geometry, position};
+use super::element::{Element, Real};
+use super::grid::{Geometry, Point, by_sampled, position};
 use super::planes::Shared;
 use crate::pool::parallel_for;
 use crate::{Kernel, KernelError};
@@ -53,8 +53,10 @@ impl GridSampleBackward {
             for c in first..end {
                 std::slice::from_raw_parts_mut(out(c), g.input).fill(T::narrow(R::ZERO));
             }
+            let mut point = Point::new();
             for sample in 0..g.output {
-                let point = g.locator.point(position::<T, R>(at.at(2), g.locator.dims, n * g.output + sample));
+                let position = position::<T, R>(at.at(2), g.locator.dims, n * g.output + sample);
+                g.locator.point::<R, false>(position, &mut point);
                 for c in first..end {
                     let grad = (*at.at::<T>(0).add(plane(c) * g.output + sample)).widen();
                     for k in 0..point.count {
@@ -81,9 +83,10 @@ impl GridSampleBackward {
         let dims = g.locator.dims;
         // SAFETY: samples exist, and their elements lie within a plane.
         unsafe {
+            let mut point = Point::new();
             for sample in first..end {
                 let i = n * g.output + sample;
-                let point = g.locator.point(position::<T, R>(at.at(2), dims, i));
+                g.locator.point::<R, true>(position::<T, R>(at.at(2), dims, i), &mut point);
                 let mut sums = [R::ZERO; 3];
                 for c in 0..g.channels {
                     let plane = n * g.channels + c;
@@ -116,7 +119,7 @@ impl Kernel for GridSampleBackward {
             let first = t % pieces * CHANNELS;
             let end = g.channels.min(first + CHANNELS);
             // SAFETY: channels of an image.
-            by_real!(g.dtype, T => unsafe { self.input::<T, <T as Element>::Wide>(at, t / pieces, first, end) }, _ => ());
+            by_sampled!(g.dtype, T => unsafe { self.input::<T, <T as Element>::Wide>(at, t / pieces, first, end) });
         });
         let pieces = g.output.div_ceil(SAMPLES);
         parallel_for(g.batch * pieces, |t| {
@@ -124,7 +127,7 @@ impl Kernel for GridSampleBackward {
             let first = t % pieces * SAMPLES;
             let end = g.output.min(first + SAMPLES);
             // SAFETY: samples of an image.
-            by_real!(g.dtype, T => unsafe { self.grid::<T, <T as Element>::Wide>(at, t / pieces, first, end) }, _ => ());
+            by_sampled!(g.dtype, T => unsafe { self.grid::<T, <T as Element>::Wide>(at, t / pieces, first, end) });
         });
         Ok(())
     }

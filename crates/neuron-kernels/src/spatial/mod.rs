@@ -24,7 +24,7 @@ pub use fold::{Fold, Unfold};
 pub use grid::GridSample;
 pub use grid_backward::GridSampleBackward;
 pub use max_pool::{FractionalMaxPool, MaxPool};
-pub use pick::Pick;
+pub use pick::{Pick, PickBackward};
 pub use planes::{channels_last, is_channels_last};
 pub use positions::ToPositions;
 pub use resample::Resample;

@@ -1,5 +1,6 @@
 //! Each output is one element of the input: nearest neighbours, padding by reflection and replication.
 
+use super::element::{Element, Wide, by_real};
 use super::planes::{Planes, Shared, alike};
 use super::taps::sources;
 use crate::pool::parallel_for;
@@ -36,12 +37,11 @@ impl Pick {
         {
             return Err(KernelError::Unsupported { kernel: "pick", what: format!("{x} into {out}") });
         }
-        let last = xp.lanes > 1;
         let at: [Vec<u32>; 3] = std::array::from_fn(|i| {
             let (input, output) = (x.sizes[i + 2], out.sizes[i + 2]);
             match x.dtype {
-                DType::F64 => sources::<f64>(taps[i], input, output, last),
-                _ => sources::<f32>(taps[i], input, output, last),
+                DType::F64 => sources::<f64>(taps[i], input, output, false),
+                _ => sources::<f32>(taps[i], input, output, false),
             }
         });
         let run = longest_run(&at[2]);
@@ -126,5 +126,92 @@ impl Kernel for Pick {
 
     fn cost(&self) -> u64 {
         100 + (self.out.count * self.out.elements()) as u64 / 2
+    }
+}
+
+/// Gradient of [`Pick`]. Buffers: gradient of the output, gradient of the input.
+#[derive(Debug)]
+pub struct PickBackward {
+    grad: Planes,
+    out: Planes,
+    at: [Vec<u32>; 3],
+    run: Range<usize>,
+    dtype: DType,
+}
+
+impl PickBackward {
+    /// `[n, c, d, h, w]` of floats, both row-major or both with channels last. Elements are added in order, each sum
+    /// rounded.
+    ///
+    /// # Errors
+    /// [`KernelError::Unsupported`] for integers and other layouts.
+    pub fn new(grad: &TensorType, taps: [Taps; 3], out: &TensorType) -> Result<PickBackward, KernelError> {
+        let [gp, op] = alike("pick_backward", [grad, out])?;
+        if !grad.dtype.is_float() || grad.dtype != out.dtype || gp.count != op.count || gp.lanes != op.lanes {
+            return Err(KernelError::Unsupported { kernel: "pick_backward", what: format!("{grad} into {out}") });
+        }
+        let at: [Vec<u32>; 3] =
+            std::array::from_fn(|i| sources::<f32>(taps[i], out.sizes[i + 2], grad.sizes[i + 2], true));
+        let run = longest_run(&at[2]);
+        Ok(PickBackward { grad: gp, out: op, at, run, dtype: grad.dtype })
+    }
+
+    /// # Safety
+    /// As [`Kernel::run`]; `T` is the element type and the plane exists.
+    #[inline(always)]
+    unsafe fn plane<T: Element>(&self, at: &Shared<2>, plane: usize) {
+        let (lanes, columns) = (self.grad.lanes, &self.at[2]);
+        let add = |out: &mut [T], grad: &[T]| {
+            out.iter_mut().zip(grad).for_each(|(out, g)| *out = T::narrow(out.widen().plus(g.widen())));
+        };
+        // SAFETY: the planes exist.
+        let (grad, out) = unsafe {
+            let grad = at.at::<T>(0).add(plane * self.grad.elements()).cast_const();
+            let out = at.at::<T>(1).add(plane * self.out.elements());
+            (
+                std::slice::from_raw_parts(grad, self.grad.elements()),
+                std::slice::from_raw_parts_mut(out, self.out.elements()),
+            )
+        };
+        out.fill(T::narrow(T::Wide::ZERO));
+        let mut rows = grad.chunks_exact(self.grad.row());
+        for &d in &self.at[0] {
+            for &h in &self.at[1] {
+                let Some(grad) = rows.next() else { return };
+                let from = (d as usize * self.out.size[1] + h as usize) * self.out.row();
+                let out = &mut out[from..][..self.out.row()];
+                // What lies before the run, the run at once, what lies after it.
+                for part in [0..self.run.start, self.run.clone(), self.run.end..columns.len()] {
+                    if part == self.run && !part.is_empty() {
+                        let first = columns[part.start] as usize * lanes;
+                        let grad = &grad[part.start * lanes..part.end * lanes];
+                        add(&mut out[first..first + grad.len()], grad);
+                        continue;
+                    }
+                    for (o, &i) in part.clone().zip(&columns[part]) {
+                        add(&mut out[i as usize * lanes..][..lanes], &grad[o * lanes..][..lanes]);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Kernel for PickBackward {
+    unsafe fn run(&self, buffers: &[*mut u8], _: &[Scalar]) -> Result<(), KernelError> {
+        let at = Shared::<2>::of(buffers);
+        parallel_for(self.out.count, |plane| {
+            let at = &at;
+            by_real!(self.dtype, T => vectorized(
+                #[inline(always)]
+                // SAFETY: the plane exists.
+                || unsafe { self.plane::<T>(at, plane) },
+            ), _ => ());
+        });
+        Ok(())
+    }
+
+    fn cost(&self) -> u64 {
+        100 + (self.grad.count * self.grad.elements()) as u64 / 2
     }
 }

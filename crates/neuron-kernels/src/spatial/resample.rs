@@ -7,9 +7,17 @@ use crate::pool::parallel_for;
 use crate::simd::vectorized;
 use crate::{Kernel, KernelError};
 use neuron_ir::{DType, Scalar, Taps, TensorType};
+use std::cell::RefCell;
+use std::ops::Range;
 
 /// Elements of a task.
 const TASK: usize = 1 << 14;
+
+/// Columns whose sums stay in registers.
+const COLUMNS: usize = 32;
+
+/// Elements of scratch that a thread keeps.
+const MOST_KEPT: usize = 1 << 20;
 
 /// Each dimension resampled, width first. Buffers: input, output.
 #[derive(Debug)]
@@ -62,77 +70,60 @@ impl Resample {
         &self,
         at: &Shared<2>,
         tables: &[Table<R>; 3],
-        plane: usize,
-        d: usize,
-        rows: std::ops::Range<usize>,
+        [plane, d]: [usize; 2],
+        rows: Range<usize>,
+        scratch: &mut Vec<R>,
     ) where
         T: Element<Wide = R>,
         R: Real,
     {
         let [td, th, tw] = tables;
         let (width, lanes) = (self.out.row(), self.out.lanes);
-        let needed = rows.clone().flat_map(|h| th.taps(h).0).copied();
-        let (low, high) = needed.fold((u32::MAX, 0), |(low, high), i| (low.min(i), high.max(i + 1)));
-        let high = high.max(low.min(high));
-        let low = low.min(high) as usize;
-        let high = high as usize;
-        let mut wide = vec![R::ZERO; (high - low) * width];
-        let mut sums = vec![R::ZERO; rows.len() * width];
-        let mut line = vec![R::ZERO; width];
+        let needed = rows.clone().flat_map(|h| th.taps(h).0).map(|i| *i as usize);
+        let (low, high) = needed.fold((usize::MAX, 0), |(low, high), i| (low.min(i), high.max(i + 1)));
+        let low = low.min(high);
         let (depths, weights) = td.taps(d);
-        for (k, (&from, &weight)) in depths.iter().zip(weights).enumerate() {
-            for h in low..high {
+        let flat = depths.len() == 1 && weights[0] == R::ONE;
+        scratch.resize((high - low) * width + if flat { 0 } else { (rows.len() + 1) * width }, R::ZERO);
+        let (wide, rest) = scratch.split_at_mut((high - low) * width);
+        let first = ((plane * self.out.size[0] + d) * self.out.size[1] + rows.start) * width;
+        // SAFETY: these rows of the result are this task's.
+        let out = unsafe { std::slice::from_raw_parts_mut(at.at::<T>(1).add(first), rows.len() * width) };
+        let widen = |from: u32, wide: &mut [R]| {
+            for (h, wide) in (low..high).zip(wide.chunks_exact_mut(width)) {
                 let row = ((plane * self.x.size[0] + from as usize) * self.x.size[1] + h) * self.x.row();
                 // SAFETY: a row of the input.
                 let x = unsafe { std::slice::from_raw_parts(at.at::<T>(0).add(row).cast_const(), self.x.row()) };
-                along_row(x, tw, lanes, &mut wide[(h - low) * width..][..width]);
+                along_row(x, tw, lanes, wide);
             }
+        };
+        if flat {
+            widen(depths[0], wide);
+            for (h, out) in rows.zip(out.chunks_exact_mut(width)) {
+                combine(th.taps(h), wide, low, width, out, T::narrow);
+            }
+            return;
+        }
+        let (line, sums) = rest.split_at_mut(width);
+        sums.fill(R::ZERO);
+        for (k, (&from, &weight)) in depths.iter().zip(weights).enumerate() {
+            widen(from, wide);
             for (h, sums) in rows.clone().zip(sums.chunks_exact_mut(width)) {
-                let (from, by) = th.taps(h);
-                let row = |i: usize| &wide[(from[i] as usize - low) * width..][..width];
-                let to: &mut [R] = if depths.len() == 1 { sums } else { &mut line };
-                match by.len() {
-                    0 => to.fill(R::ZERO),
-                    1 if by[0] == R::ONE => to.copy_from_slice(row(0)),
-                    2 => {
-                        for ((to, a), b) in to.iter_mut().zip(row(0)).zip(row(1)) {
-                            *to = *a * by[0] + *b * by[1];
-                        }
-                    }
-                    4 => {
-                        let (a, b, c, d) = (row(0), row(1), row(2), row(3));
-                        for i in 0..width {
-                            to[i] = a[i] * by[0] + b[i] * by[1] + c[i] * by[2] + d[i] * by[3];
-                        }
-                    }
-                    n => {
-                        to.iter_mut().zip(row(0)).for_each(|(to, a)| *to = *a * by[0]);
-                        for i in 1..n {
-                            to.iter_mut().zip(row(i)).for_each(|(to, a)| *to = *to + *a * by[i]);
-                        }
-                    }
-                }
-                if depths.len() > 1 {
-                    if k == 0 {
-                        sums.iter_mut().zip(&line).for_each(|(sum, v)| *sum = *v * weight);
-                    } else {
-                        sums.iter_mut().zip(&line).for_each(|(sum, v)| *sum = *sum + *v * weight);
-                    }
-                } else if weight != R::ONE {
-                    sums.iter_mut().for_each(|sum| *sum = *sum * weight);
+                combine(th.taps(h), wide, low, width, line, |v| v);
+                if k == 0 {
+                    sums.iter_mut().zip(line.iter()).for_each(|(sum, v)| *sum = *v * weight);
+                } else {
+                    sums.iter_mut().zip(line.iter()).for_each(|(sum, v)| *sum = *sum + *v * weight);
                 }
             }
         }
-        let first = ((plane * self.out.size[0] + d) * self.out.size[1] + rows.start) * width;
-        // SAFETY: these rows of the result are this task's.
-        let out = unsafe { std::slice::from_raw_parts_mut(at.at::<T>(1).add(first), sums.len()) };
-        out.iter_mut().zip(&sums).for_each(|(out, sum)| *out = T::narrow(*sum));
+        out.iter_mut().zip(sums).for_each(|(out, sum)| *out = T::narrow(*sum));
     }
 
     fn each<T, R>(&self, at: Shared<2>, tables: &[Table<R>; 3])
     where
         T: Element<Wide = R>,
-        R: Real,
+        R: Real + Scratch,
     {
         let block = self.block();
         let [depth, height, _] = self.out.size;
@@ -141,25 +132,73 @@ impl Resample {
             let at = &at;
             let (slab, block_start) = (t / blocks, t % blocks * block);
             let rows = block_start..height.min(block_start + block);
-            vectorized(
-                #[inline(always)]
-                // SAFETY: rows of the result, each of one task.
-                || unsafe { self.rows::<T, R>(at, tables, slab / depth, slab % depth, rows) },
-            );
+            R::with_scratch(|scratch| {
+                vectorized(
+                    #[inline(always)]
+                    // SAFETY: rows of the result, each of one task.
+                    || unsafe { self.rows::<T, R>(at, tables, [slab / depth, slab % depth], rows, scratch) },
+                );
+            });
         });
     }
 }
 
 fn table<R: Real>(taps: Taps, from: &TensorType, to: &TensorType, dim: usize, gradient: bool) -> Table<R> {
     let (input, output) = (from.sizes[dim], to.sizes[dim]);
-    if gradient && matches!(taps, Taps::Nearest { .. } | Taps::NearestExact { .. }) {
-        let at = super::taps::sources::<R>(taps, input, output, true);
-        let weights = vec![R::ONE; at.len()];
-        let table = Table { starts: (0..=output as u32).collect(), at, weights, uniform: Some(1) };
+    if gradient {
+        let table = match taps {
+            Taps::Filter { .. } => Table::new(taps, input, output),
+            _ => Table::of(super::taps::sources::<R>(taps, input, output, true)),
+        };
         return table.transposed(input as usize);
     }
-    let table = Table::new(taps, input, output);
-    if gradient { table.transposed(input as usize) } else { table }
+    Table::new(taps, input, output)
+}
+
+/// A weighted sum of rows of `wide`, the first of which is row `low`.
+#[inline(always)]
+fn combine<R: Real, O>(
+    (from, by): (&[u32], &[R]),
+    wide: &[R],
+    low: usize,
+    width: usize,
+    out: &mut [O],
+    narrow: impl Fn(R) -> O + Copy,
+) {
+    let row = |i: usize| &wide[(from[i] as usize - low) * width..][..width];
+    let out = &mut out[..width];
+    match *by {
+        [] => out.iter_mut().for_each(|out| *out = narrow(R::ZERO)),
+        [a] if a == R::ONE => out.iter_mut().zip(row(0)).for_each(|(out, v)| *out = narrow(*v)),
+        [a] => out.iter_mut().zip(row(0)).for_each(|(out, v)| *out = narrow(*v * a)),
+        [a, b] => {
+            for ((out, v), w) in out.iter_mut().zip(row(0)).zip(row(1)) {
+                *out = narrow(*v * a + *w * b);
+            }
+        }
+        [a, b, c] => {
+            for (((out, v), w), x) in out.iter_mut().zip(row(0)).zip(row(1)).zip(row(2)) {
+                *out = narrow(*v * a + *w * b + *x * c);
+            }
+        }
+        [a, b, c, d] => {
+            for ((((out, v), w), x), y) in out.iter_mut().zip(row(0)).zip(row(1)).zip(row(2)).zip(row(3)) {
+                *out = narrow(*v * a + *w * b + *x * c + *y * d);
+            }
+        }
+        _ => {
+            // A few columns at a time, so that their sums stay in registers.
+            for (first, out) in (0..width).step_by(COLUMNS).zip(out.chunks_mut(COLUMNS)) {
+                let mut sums = [R::ZERO; COLUMNS];
+                for (i, by) in by.iter().enumerate() {
+                    for (sum, v) in sums.iter_mut().zip(&row(i)[first..]) {
+                        *sum = if i == 0 { *v * *by } else { *sum + *v * *by };
+                    }
+                }
+                out.iter_mut().zip(sums).for_each(|(out, sum)| *out = narrow(sum));
+            }
+        }
+    }
 }
 
 /// One row of the input resampled along its width.
@@ -195,20 +234,20 @@ where
     // SAFETY: tables hold positions below the extent of the input, and `uniform` positions for each output.
     let get = |i: u32| unsafe { x.get_unchecked(i as usize).widen() };
     debug_assert!(table.at.iter().all(|i| (*i as usize) < x.len()));
-    match table.uniform {
-        Some(1) if table.weights.iter().all(|w| *w == R::ONE) => {
-            out.iter_mut().zip(&table.at).for_each(|(out, i)| *out = get(*i));
+    match &table.columns[..] {
+        [(at, by)] if by.iter().all(|w| *w == R::ONE) => {
+            out.iter_mut().zip(at).for_each(|(out, i)| *out = get(*i));
         }
-        Some(2) => {
-            let taps = table.at.chunks_exact(2).zip(table.weights.chunks_exact(2));
-            for (out, (at, w)) in out.iter_mut().zip(taps) {
-                *out = get(at[0]) * w[0] + get(at[1]) * w[1];
+        [a, b] => {
+            let (a, b) = (a.0.iter().zip(&a.1), b.0.iter().zip(&b.1));
+            for ((out, (i, v)), (j, w)) in out.iter_mut().zip(a).zip(b) {
+                *out = get(*i) * *v + get(*j) * *w;
             }
         }
-        Some(4) => {
-            let taps = table.at.chunks_exact(4).zip(table.weights.chunks_exact(4));
-            for (out, (at, w)) in out.iter_mut().zip(taps) {
-                *out = get(at[0]) * w[0] + get(at[1]) * w[1] + get(at[2]) * w[2] + get(at[3]) * w[3];
+        [a, b, c, d] => {
+            let [a, b, c, d] = [a, b, c, d].map(|t| t.0.iter().zip(&t.1));
+            for ((((out, a), b), c), d) in out.iter_mut().zip(a).zip(b).zip(c).zip(d) {
+                *out = get(*a.0) * *a.1 + get(*b.0) * *b.1 + get(*c.0) * *c.1 + get(*d.0) * *d.1;
             }
         }
         _ => {
@@ -224,6 +263,32 @@ where
         }
     }
 }
+
+/// The space that tasks of a thread work in: not allocated, and not faulted in, by each of them.
+trait Scratch: Sized {
+    fn with_scratch<O>(body: impl FnOnce(&mut Vec<Self>) -> O) -> O;
+}
+
+macro_rules! scratch {
+    ($t:ty) => {
+        impl Scratch for $t {
+            fn with_scratch<O>(body: impl FnOnce(&mut Vec<Self>) -> O) -> O {
+                thread_local! {
+                    static SCRATCH: RefCell<Vec<$t>> = const { RefCell::new(Vec::new()) };
+                }
+                SCRATCH.with_borrow_mut(|scratch| {
+                    let result = body(scratch);
+                    if scratch.capacity() > MOST_KEPT {
+                        *scratch = Vec::new();
+                    }
+                    result
+                })
+            }
+        }
+    };
+}
+scratch!(f32);
+scratch!(f64);
 
 impl Kernel for Resample {
     unsafe fn run(&self, buffers: &[*mut u8], _: &[Scalar]) -> Result<(), KernelError> {

@@ -11,11 +11,14 @@ pub(super) struct Table<R> {
     pub weights: Vec<R>,
     /// Elements of each output, where all take as many.
     pub uniform: Option<usize>,
+    /// In that case, first elements of all outputs, then second ones, and so on.
+    pub columns: Vec<(Vec<u32>, Vec<R>)>,
 }
 
 impl<R: Real> Table<R> {
     pub fn new(taps: Taps, input: i64, output: i64) -> Table<R> {
-        let mut table = Table { starts: vec![0], at: Vec::new(), weights: Vec::new(), uniform: None };
+        let mut table =
+            Table { starts: vec![0], at: Vec::new(), weights: Vec::new(), uniform: None, columns: Vec::new() };
         if let Taps::Filter { filter, align_corners, factor, antialias } = taps {
             let scale = scale::<R>(input, output, align_corners, factor);
             for o in 0..output {
@@ -27,17 +30,27 @@ impl<R: Real> Table<R> {
                 table.starts.push(table.at.len() as u32);
             }
         } else {
-            table.at = sources::<R>(taps, input, output, false);
-            table.weights = vec![R::ONE; table.at.len()];
-            table.starts = (0..=output as u32).collect();
+            return Table::of(sources::<R>(taps, input, output, false));
         }
         table.finish()
+    }
+
+    /// One element for each output.
+    pub fn of(at: Vec<u32>) -> Table<R> {
+        let weights = vec![R::ONE; at.len()];
+        let starts = (0..=at.len() as u32).collect();
+        Table { starts, at, weights, uniform: None, columns: Vec::new() }.finish()
     }
 
     fn finish(mut self) -> Self {
         let count = |w: &[u32]| w[1] - w[0];
         let first = self.starts.windows(2).next().map(count);
         self.uniform = first.filter(|n| self.starts.windows(2).all(|w| count(w) == *n)).map(|n| n as usize);
+        if let Some(n) = self.uniform {
+            let of = |k: usize| self.at.iter().copied().skip(k).step_by(n).collect();
+            let by = |k: usize| self.weights.iter().copied().skip(k).step_by(n).collect();
+            self.columns = (0..n).map(|k| (of(k), by(k))).collect();
+        }
         self
     }
 
@@ -61,7 +74,7 @@ impl<R: Real> Table<R> {
                 *next += 1;
             }
         }
-        Table { starts, at, weights, uniform: None }.finish()
+        Table { starts, at, weights, uniform: None, columns: Vec::new() }.finish()
     }
 
     pub fn taps(&self, o: usize) -> (&[u32], &[R]) {
@@ -178,35 +191,25 @@ fn kernel<R: Real>(filter: Filter, x: R) -> R {
     }
 }
 
-/// The one element each output takes, for taps that are no filter. PyTorch's kernels for channels that lie side by
-/// side (`last`), and its gradients, compute it in another way than the others.
-pub(super) fn sources<R: Real>(taps: Taps, input: i64, output: i64, last: bool) -> Vec<u32> {
+/// The one element each output takes, for taps that are no filter; those of the `gradient` of [`Taps::NearestExact`]
+/// are rounded in another way, as in PyTorch's kernels.
+pub(super) fn sources<R: Real>(taps: Taps, input: i64, output: i64, gradient: bool) -> Vec<u32> {
+    let floor = |at: f32| (at.floor() as i64).min(input - 1);
     let at = |o: i64| match taps {
         Taps::Same | Taps::Filter { .. } => o,
-        Taps::Nearest { factor } if last => {
-            if output == input {
-                o
-            } else if output == 2 * input {
-                o / 2
-            } else {
-                ((o as f32 * scale::<f32>(input, output, false, factor)).floor() as i64).min(input - 1)
-            }
-        }
-        Taps::Nearest { factor } => {
-            let at = R::of(o) * scale::<R>(input, output, false, factor);
-            ((at.to_f64() as f32).floor() as i64).min(input - 1)
-        }
-        Taps::NearestExact { factor } if last => {
-            let at = (o as f64 + 0.5) * f64::from(scale::<f32>(input, output, false, factor));
-            ((at as f32).floor() as i64).min(input - 1)
+        Taps::Nearest { shortcuts: true, .. } if output == input => o,
+        Taps::Nearest { shortcuts: true, .. } if output == 2 * input => o / 2,
+        Taps::Nearest { factor, shortcuts: true } => floor(o as f32 * scale::<f32>(input, output, false, factor)),
+        Taps::Nearest { factor, .. } => floor((R::of(o) * scale::<R>(input, output, false, factor)).to_f64() as f32),
+        Taps::NearestExact { factor } if gradient => {
+            floor(((o as f64 + 0.5) * f64::from(scale::<f32>(input, output, false, factor))) as f32)
         }
         Taps::NearestExact { factor } => {
             let at = source(scale::<R>(input, output, false, factor), o, false, false) + R::from_f64(0.5);
-            ((at.to_f64() as f32).floor() as i64).min(input - 1)
+            floor(at.to_f64() as f32)
         }
         Taps::Reflect { before } => {
-            let at = o - before;
-            let at = if at < 0 { -at } else { at };
+            let at = (o - before).abs();
             if at >= input { 2 * (input - 1) - at } else { at }
         }
         Taps::Replicate { before } => (o - before).clamp(0, input - 1),
