@@ -104,16 +104,15 @@ impl Problem {
         if !fits {
             return unsupported(format!("{log_probs} with targets {targets} and states {alpha}"));
         }
-        let mut next = 0;
+        let mut next = 0usize;
         let offsets: Vec<usize> = lengths
             .target
             .iter()
             .enumerate()
             .map(|(i, n)| match targets.rank() {
                 1 => {
-                    let from = next;
                     next += *n as usize;
-                    from
+                    next - *n as usize
                 }
                 _ => i * targets.sizes[1] as usize,
             })
