@@ -188,8 +188,12 @@ const NeuronPlan* BoxedOperator::build(const c10::OperatorHandle& handle, const 
         c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}) |
         c10::autocast_dispatch_keyset);
     const std::string name = c10::toString(handle.operator_name());
-    const auto equivalent = host_equivalent(name, meta);
-    (equivalent ? *equivalent : handle).redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &meta);
+    if (const int like = like_argument(name); like >= 0) {
+      meta = {meta[like].toTensor().contiguous()};
+    } else {
+      const auto equivalent = host_equivalent(name, meta);
+      (equivalent ? *equivalent : handle).redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &meta);
+    }
     as_on_cpu(name, inputs, meta);
   } catch (const std::exception& e) {
     // The CPU kernel decides: it raises its own error, or has a kernel where Meta has none.

@@ -5,6 +5,7 @@
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty_strided.h>
 
+#include <unordered_map>
 #include <unordered_set>
 
 #include "allocator.h"
@@ -325,10 +326,29 @@ at::MemoryFormat convolution_format(const at::Tensor& input, const at::Tensor& w
 
 } // namespace
 
+int like_argument(const std::string& name) {
+  static const std::unordered_map<std::string, int> arguments = {
+      {"aten::multi_margin_loss_backward", 1},
+      {"aten::multilabel_margin_loss_backward", 1},
+      {"aten::_ctc_loss_backward", 1},
+  };
+  const auto found = arguments.find(name);
+  return found == arguments.end() ? -1 : found->second;
+}
+
 void as_on_cpu(const std::string& name, c10::ArrayRef<c10::IValue> arguments, torch::jit::Stack& results) {
   if (name == "aten::convolution_overrideable") {
     const auto format = convolution_format(arguments[0].toTensor(), arguments[1].toTensor());
     results[0] = results[0].toTensor().contiguous(format);
+  } else if (name == "aten::multi_margin_loss" && arguments[1].toTensor().dim() == 0) {
+    results[0] = results[0].toTensor().reshape({}); // one sample has one loss
+  } else if (name == "aten::multilabel_margin_loss_forward" && arguments[1].toTensor().dim() <= 1) {
+    results[0] = results[0].toTensor().reshape({});
+  } else if (
+      (name == "aten::native_batch_norm" || name == "aten::_native_batch_norm_legit") && !arguments[5].toBool()) {
+    for (int i = 1; i < 3; ++i) { // nothing is saved
+      results[i] = results[i].toTensor().reshape({-1}).narrow(0, 0, 0);
+    }
   } else if (name == "aten::native_layer_norm") {
     // Statistics are single precision only where the parameters are.
     const auto& input = arguments[0].toTensor();

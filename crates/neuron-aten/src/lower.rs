@@ -257,7 +257,8 @@ impl<'a> Lower<'a> {
         }
     }
 
-    /// `value * scalar argument i`; nothing is added where that is absent or 1.
+    /// `value * scalar argument i`; nothing is added where that is absent or 1. The factor stays an argument of the launch:
+    /// a product takes it up.
     pub fn scaled(&mut self, value: Value, i: usize) -> Result<Value, LowerError> {
         match self.arg(i) {
             Arg::None => Ok(value),
@@ -265,7 +266,7 @@ impl<'a> Lower<'a> {
             _ => {
                 let s = self.scalar(i)?;
                 let dtype = self.g.dtype(value);
-                let factor = self.number(s, dtype);
+                let factor = self.g.scalar(s.index, dtype);
                 Ok(self.g.binary(BinaryOp::Mul, value, factor))
             }
         }

@@ -2,7 +2,7 @@
 
 use crate::plan::{Place, Planner};
 use crate::program::Slot;
-use crate::{convolution, pointwise, product, spatial};
+use crate::{convolution, ctc, pointwise, product};
 use neuron_ir::{DType, Destination, Node, Op, ReduceOp, TensorType, Value};
 use neuron_kernels::attention::{Attention, AttentionBackward, AttentionOptions};
 use neuron_kernels::concat::Concat;
@@ -11,8 +11,7 @@ use neuron_kernels::embedding::EmbeddingBackward;
 use neuron_kernels::gemm::ScaleFactor;
 use neuron_kernels::index::{Gather, Index, IndexSelect};
 use neuron_kernels::loss::{NllLoss, NllLossBackward};
-use neuron_kernels::nonzero::{TrueCounts, TruePositions};
-use neuron_kernels::norm::{LayerNorm, LayerNormBackward, RmsNorm, RmsNormBackward};
+use neuron_kernels::norm::{ChannelSums, LayerNorm, LayerNormBackward, RmsNorm, RmsNormBackward};
 use neuron_kernels::random::Random;
 use neuron_kernels::reduce::{MinMaxDim, Reduce, Variance};
 use neuron_kernels::scatter::{IndexAdd, IndexPut, Scatter};
@@ -31,6 +30,14 @@ pub(crate) fn emit(p: &mut Planner, node: &Node) -> Emitted {
             product::product(p, v, &c, None, ScaleFactor::One)
         }
         Op::Convolution(op) => convolution::emit(p, node, op),
+        Op::Ctc(op) => ctc::emit(p, node, op),
+        Op::ChannelSums { mean } => {
+            let operands = node.operands.iter().map(|v| p.realize_contiguous(*v)).collect::<Result<Vec<_>, _>>()?;
+            let results = [contiguous_result(p, v), contiguous_result(p, second(v))];
+            let kernel = ChannelSums::new(&operands[0].ty, &operands[1].ty, *mean)?;
+            let places: Vec<&Place> = operands.iter().chain(&results).collect();
+            push(p, kernel, &places)
+        }
         Op::Once => {
             let place = p.realize(node.operands[0])?;
             p.set_place(v, place);

@@ -8,6 +8,7 @@
 //! an operator's types is an error of compilation, not of execution.
 
 mod convolution;
+mod ctc;
 mod kernels;
 mod layout;
 mod plan;

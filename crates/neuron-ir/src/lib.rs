@@ -18,7 +18,7 @@ mod verify;
 
 pub use dtype::DType;
 pub use graph::{Destination, Graph, GraphBuilder, Node, Output, Value};
-pub use op::{ConvolutionOp, ConvolutionWindows, Op, RandomOp, ReduceOp, Scalar, ScatterOp};
+pub use op::{ConvolutionOp, ConvolutionWindows, CtcOp, Op, RandomOp, ReduceOp, Scalar, ScatterOp};
 pub use pointwise::{BinaryOp, UnaryOp};
 pub use spatial::{BagMode, Blocks, Divisor, Filter, Outside, Sampling, SpatialOp, Taps, Window};
 pub use types::{Dims, Shape, TensorType, broadcast_sizes, contiguous_strides};

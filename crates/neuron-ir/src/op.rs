@@ -109,6 +109,22 @@ pub enum ConvolutionOp {
     },
 }
 
+/// Connectionist temporal classification, in `f32` or `f64`, with the lengths of inputs and targets as constants.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CtcOp {
+    /// Steps of each sample.
+    pub input_lengths: Vec<i64>,
+    /// Labels of each sample.
+    pub target_lengths: Vec<i64>,
+    /// Class of the blank.
+    pub blank: i64,
+    /// Backward: an infinite loss has no gradient.
+    pub zero_infinity: bool,
+    /// `(grad[n], log_probs[t, n, c], targets, loss[n], alpha[n, t, s])`: gradient of `log_probs`; else
+    /// `(log_probs, targets)`: results `loss, alpha`
+    pub backward: bool,
+}
+
 /// An operator. Operands are listed as `(a, b, ...)`; unless said otherwise there is one result.
 ///
 /// Pointwise operators want operands of one shape: [`Op::Broadcast`] makes it so.
@@ -252,10 +268,18 @@ pub enum Op {
         /// The gradient of the bias is wanted.
         grad_bias: bool,
     },
+    /// Connectionist temporal classification or its gradient
+    Ctc(CtcOp),
     /// A convolution or a gradient of one
     Convolution(ConvolutionOp),
     /// `(a)` as it is, computed once: elementwise operators otherwise happen anew in each that uses them
     Once,
+    /// `(grad[o, c, i], x[o, c, i], mean[c]?)`: results `[c]`, sums over `o` and `i` of `grad` and of `grad * (x - mean)`, in the
+    /// compute type, which is also that of the mean
+    ChannelSums {
+        /// A mean operand is present.
+        mean: bool,
+    },
     /// `(a, b, ...)` joined along `dim`
     Concat {
         /// Dimension joined.
@@ -400,6 +424,9 @@ impl Op {
             Op::AttentionBackward { .. } => "attention_backward",
             Op::Convolution(ConvolutionOp::Forward { .. }) => "convolution",
             Op::Convolution(ConvolutionOp::WeightGradient { .. }) => "convolution_weight_gradient",
+            Op::Ctc(CtcOp { backward: false, .. }) => "ctc_loss",
+            Op::Ctc(CtcOp { backward: true, .. }) => "ctc_loss_backward",
+            Op::ChannelSums { .. } => "channel_sums",
             Op::Once => "once",
             Op::Concat { .. } => "concat",
             Op::IndexSelect { .. } => "index_select",

@@ -4,6 +4,7 @@
 //! `f32`, of `f64` where the input is.
 
 mod backward;
+mod channel;
 mod forward;
 #[cfg(test)]
 mod tests;
@@ -11,6 +12,7 @@ mod tests;
 use crate::reduce::element::{BFloat16, Half};
 use crate::{Kernel, KernelError};
 use backward::Backward;
+pub use channel::ChannelSums;
 use forward::Forward;
 use neuron_ir::{DType, Scalar, TensorType};
 

@@ -29,6 +29,9 @@ pub(super) const ROWS: &[Row] = &[
     (&["aten::native_group_norm_backward"], group_norm_backward),
 ];
 
+/// Fewer positions than this per channel are summed by general reductions.
+const LEAST_RUN: i64 = 16;
+
 /// Where the arguments after `(input, weight?, bias?)` are; the running variance follows the running mean.
 struct Arguments {
     mean: Option<usize>,
@@ -104,6 +107,17 @@ fn sum(l: &mut Lower, value: Value, dims: Dims) -> Value {
     shape.dtype = shape.dtype.compute();
     dims.iter().for_each(|d| shape.sizes[*d as usize] = 1);
     l.g.op(Op::Reduce { op: ReduceOp::Sum, dims }, &[value], shape)
+}
+
+/// Sums over `o` and `i` of `grad[o, c, i]` and of `grad * (x - mean[c])`.
+fn channel_sums(l: &mut Lower, grad: Value, x: Value, mean: Option<Value>) -> (Value, Value) {
+    let shape = l.g.shape(x);
+    let result = Shape::new(shape.dtype.compute(), &shape.sizes[1..2]);
+    let mut operands = vec![grad, x];
+    operands.extend(mean);
+    let op = Op::ChannelSums { mean: mean.is_some() };
+    let first = l.g.push(op, &operands, &[result.clone(), result]);
+    (first, Value(first.0 + 1))
 }
 
 /// `x * scale + shift`, stored as the next output.
@@ -238,11 +252,24 @@ fn batch_norm_backward(l: &mut Lower, training: bool, eps: usize) -> Lowered {
     };
     let scale = once(l, scale);
     let (wants_x, wants_weight, wants_bias) = (l.out(0).is_ok(), l.out(1).is_ok(), l.out(2).is_ok());
-    let total = (wants_bias || (wants_x && training)).then(|| sum(l, grad, reduced(ty.rank())));
-    let dot = (wants_weight || (wants_x && training)).then(|| {
-        let product = l.bin(BinaryOp::Mul, centred, grad);
-        sum(l, product, reduced(ty.rank()))
-    });
+    let wants_total = wants_bias || (wants_x && training);
+    let wants_dot = wants_weight || (wants_x && training);
+    let inner: i64 = ty.sizes[2..].iter().product();
+    let (total, dot) = if inner >= LEAST_RUN && wants_total && wants_dot && l.ty(0)?.dtype == ty.dtype {
+        let flat = [ty.sizes[0], ty.sizes[1], inner];
+        let (grad, x) = (l.tensor(0)?, l.tensor(1)?);
+        let (grad, x) = (l.g.reshape(grad, &flat), l.g.reshape(x, &flat));
+        let mean = l.g.reshape(mean, &[ty.sizes[1]]);
+        let (total, dot) = channel_sums(l, grad, x, Some(mean));
+        (Some(l.g.reshape(total, &shape.sizes)), Some(l.g.reshape(dot, &shape.sizes)))
+    } else {
+        let total = wants_total.then(|| sum(l, grad, reduced(ty.rank())));
+        let dot = wants_dot.then(|| {
+            let product = l.bin(BinaryOp::Mul, centred, grad);
+            sum(l, product, reduced(ty.rank()))
+        });
+        (total, dot)
+    };
     gradient(l, 0, |l| {
         let mut value = grad;
         if let (Some(total), Some(dot), true) = (total, dot, training) {
@@ -366,8 +393,17 @@ fn group_norm_backward(l: &mut Lower) -> Lowered {
         let total = once(l, total);
         l.g.reshape(total, &[g.n, g.groups, per_group])
     };
-    let product = l.bin(BinaryOp::Mul, grad, x);
-    let (ds, db) = (channel_sum(l, product), channel_sum(l, grad));
+    let (ds, db) = if g.hw >= LEAST_RUN && l.ty(0)?.dtype == ty.dtype {
+        let flat = [1, g.n * g.c, g.hw];
+        let (grad, x) = (l.tensor(0)?, l.tensor(1)?);
+        let (grad, x) = (l.g.reshape(grad, &flat), l.g.reshape(x, &flat));
+        let (total, dot) = channel_sums(l, grad, x, None);
+        let sizes = [g.n, g.groups, per_group];
+        (l.g.reshape(dot, &sizes), l.g.reshape(total, &sizes))
+    } else {
+        let product = l.bin(BinaryOp::Mul, grad, x);
+        (channel_sum(l, product), channel_sum(l, grad))
+    };
     gradient(l, 0, |l| {
         let weighted = |l: &mut Lower, value: Value| {
             let value = match weight {

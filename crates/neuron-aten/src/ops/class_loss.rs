@@ -2,7 +2,7 @@
 
 use super::Row;
 use crate::lower::{Lower, LowerError, Lowered, Typed};
-use neuron_ir::{BinaryOp, DType, Dims, Op, ReduceOp, Shape, Value};
+use neuron_ir::{BinaryOp, CtcOp, DType, Dims, Op, ReduceOp, Shape, Value};
 
 pub(super) const ROWS: &[Row] = &[
     (&["aten::nll_loss2d_forward", "aten::nll_loss2d_forward.output"], nll_loss_2d),
@@ -14,6 +14,8 @@ pub(super) const ROWS: &[Row] = &[
         &["aten::multilabel_margin_loss_backward", "aten::multilabel_margin_loss_backward.grad_input"],
         multilabel_margin_backward,
     ),
+    (&["aten::_ctc_loss"], ctc),
+    (&["aten::_ctc_loss_backward"], ctc_backward),
 ];
 
 /// Most elements of the table of pairs that a multilabel loss makes.
@@ -368,4 +370,43 @@ fn multilabel_margin_backward(l: &mut Lower) -> Lowered {
     let value = l.bin(BinaryOp::Mul, value, grad);
     let dtype = l.ty(1)?.dtype;
     l.store(Typed { value, dtype })
+}
+
+/// Lengths of inputs and targets, arguments `i` and `i + 1`.
+fn lengths(l: &Lower, i: usize) -> Result<[Vec<i64>; 2], LowerError> {
+    let list = |i: usize| l.ints(i).map(|v| v.to_vec());
+    match (list(i), list(i + 1)) {
+        (Some(input), Some(target)) => Ok([input, target]),
+        _ => Err(LowerError::unsupported("lengths that are not known")),
+    }
+}
+
+/// `(log_probs[t, n, c], targets, input_lengths, target_lengths, blank, zero_infinity)`: results `loss, log_alpha`
+fn ctc(l: &mut Lower) -> Lowered {
+    let [input_lengths, target_lengths] = lengths(l, 2)?;
+    let operands = [l.tensor(0)?, l.tensor(1)?];
+    let op = CtcOp { input_lengths, target_lengths, blank: l.int(4)?, zero_infinity: false, backward: false };
+    let (loss, alpha) = (l.out(0)?.shape(), l.out(1)?.shape());
+    if loss.rank() != 1 || alpha.rank() != 3 || alpha.numel() == 0 || l.ty(0)?.numel() == 0 {
+        return Err(LowerError::unsupported("a loss of nothing"));
+    }
+    let first = l.g.push(Op::Ctc(op), &operands, &[loss, alpha]);
+    l.store_value(first)?;
+    l.store_value(Value(first.0 + 1))
+}
+
+/// `(grad, log_probs, targets, input_lengths, target_lengths, neg_log_likelihood, log_alpha, blank, zero_infinity)`
+fn ctc_backward(l: &mut Lower) -> Lowered {
+    let [input_lengths, target_lengths] = lengths(l, 3)?;
+    let op = CtcOp { input_lengths, target_lengths, blank: l.int(7)?, zero_infinity: l.flag(8), backward: true };
+    let shape = l.out(0)?.shape();
+    if shape.rank() != 3 || shape.numel() == 0 {
+        return Err(LowerError::unsupported("a loss of nothing"));
+    }
+    let grad = l.tensor(0)?;
+    // One gradient for all samples is expanded to them.
+    let grad = l.g.broadcast(grad, &[shape.sizes[1]]);
+    let operands = [grad, l.tensor(1)?, l.tensor(2)?, l.tensor(5)?, l.tensor(6)?];
+    let value = l.g.op(Op::Ctc(op), &operands, shape);
+    l.store_value(value)
 }

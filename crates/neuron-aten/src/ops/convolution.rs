@@ -40,16 +40,19 @@ fn check(l: &Lower, x: usize, weight: usize) -> Result<usize, LowerError> {
 fn convolution(l: &mut Lower) -> Lowered {
     let spatial = check(l, 0, 1)?;
     let windows = windows(l, 3, 8, spatial)?;
-    let mut operands = vec![l.tensor(0)?, l.tensor(1)?];
+    let dtype = l.ty(0)?.dtype;
+    // Integers are summed as 64 bits, of which the result keeps the low ones.
+    let computed = if dtype.is_int() { DType::I64 } else { dtype };
     let bias = l.has_tensor(2);
-    if bias {
-        let value = l.tensor(2)?;
-        operands.push(l.g.convert(value, l.ty(0)?.dtype));
+    let mut operands = Vec::new();
+    for i in 0..2 + usize::from(bias) {
+        let value = l.tensor(i)?;
+        operands.push(l.g.convert(value, computed));
     }
     let op = ConvolutionOp::Forward { windows, transposed: l.flag(6), bias };
-    let shape = l.out(0)?.shape();
+    let shape = Shape { dtype: computed, sizes: l.out(0)?.sizes.clone() };
     let value = l.g.op(Op::Convolution(op), &operands, shape);
-    l.store_value(value)
+    l.store(Typed { value, dtype })
 }
 
 /// `(grad_output, input, weight, stride, padding, dilation, transposed, output_padding, groups, output_mask)`

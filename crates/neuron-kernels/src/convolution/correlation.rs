@@ -202,26 +202,24 @@ impl Correlation {
         let rows = last.0 + last.1 - first_row;
         let columns = self.positions.columns();
         let range = |panel: usize| panel * cols..((panel + 1) * cols).min(columns);
-        let mut reads: [Reads; PANELS] = Default::default();
-        for (panel, reads) in panels.clone().zip(&mut reads) {
-            self.positions.reads(range(panel), reads);
-        }
+        let chunk = panels.start * cols..range(panels.end - 1).end;
+        let mut reads = Reads::default();
+        self.positions.reads(chunk, &mut reads);
         let input = at.input.wrapping_offset((group * self.channels) as isize * self.input_channel);
         scratch::with(Slot::Panel, PANELS * cols * blocks.part(0).1, |gathered: *mut A| {
             scratch::with(Slot::Sums, PANELS * cols * rows, |sums: *mut A| {
                 for block in 0..blocks.parts {
                     let (begin, depth) = blocks.part(block);
-                    for (i, reads) in reads[..panels.len()].iter().enumerate() {
-                        let lines = Lines {
-                            reads,
-                            rows: begin..begin + depth,
-                            taps,
-                            channel_step: self.input_channel,
-                            step: self.positions.input_step(),
-                        };
-                        // SAFETY: the input is the caller's; the room is that of a panel.
-                        unsafe { gather::<A, S>(&lines, input, cols, gathered.add(i * cols * depth)) };
-                    }
+                    let lines = Lines {
+                        reads: &reads,
+                        rows: begin..begin + depth,
+                        taps,
+                        channel_step: self.input_channel,
+                        step: self.positions.input_step(),
+                        width: cols,
+                    };
+                    // SAFETY: the input is the caller's; the room is that of the panels.
+                    unsafe { gather::<A, S>(&lines, input, gathered) };
                     for tile in first_tile..first_tile + count {
                         let (row, height) = tiles.part(tile);
                         let weight = packed.at(group * self.rows * self.depth() + begin * self.rows + row * depth);

@@ -44,6 +44,9 @@ pub(super) struct Run {
     pub at: isize,
 }
 
+/// Columns of one row of output: the first column, batch, plane, row, and positions in the row.
+type Segment = (usize, i64, i64, i64, Range<i64>);
+
 /// The batches and positions of an output as columns, and what they read of one input channel.
 #[derive(Clone, Debug)]
 pub(super) struct Positions {
@@ -89,11 +92,10 @@ impl Positions {
 
     /// What these columns read of a channel, by kernel position.
     pub fn reads(&self, columns: Range<usize>, reads: &mut Reads) {
-        let vectors = columns.len().div_ceil(LANES);
         reads.runs.clear();
         reads.ends.clear();
-        reads.vectors = vectors;
-        let mut segments: SmallVec<[(usize, i64, i64, i64, Range<i64>); 16]> = SmallVec::new();
+        reads.columns = columns.len();
+        let mut segments: SmallVec<[Segment; 16]> = SmallVec::new();
         self.rows(columns, |to, b, z, y, xs| segments.push((to, b, z, y, xs)));
         let [planes, rows, line] = &self.axes;
         let step = self.input_step();
@@ -146,7 +148,7 @@ pub(super) struct Reads {
     runs: Vec<Run>,
     /// Where the runs of each vector of columns of each kernel position end.
     ends: Vec<usize>,
-    vectors: usize,
+    columns: usize,
 }
 
 impl Reads {
@@ -155,7 +157,7 @@ impl Reads {
         while count > 0 {
             let room = LANES - to % LANES;
             let n = count.min(room);
-            let joins = self.runs.len() > begin && to % LANES != 0;
+            let joins = self.runs.len() > begin && !to.is_multiple_of(LANES);
             match self.runs.last_mut() {
                 Some(last) if joins && last.to + last.count == to && last.at + last.count as isize * step == at => {
                     last.count += n;
@@ -169,7 +171,7 @@ impl Reads {
     /// Ends a kernel position.
     fn close(&mut self, begin: usize) {
         let mut i = begin;
-        for v in 0..self.vectors {
+        for v in 0..self.vectors() {
             while i < self.runs.len() && self.runs[i].to < (v + 1) * LANES {
                 i += 1;
             }
@@ -177,15 +179,23 @@ impl Reads {
         }
     }
 
-    /// How many vectors of columns there are.
-    pub fn vectors(&self) -> usize {
-        self.vectors
+    /// How many columns there are.
+    pub fn columns(&self) -> usize {
+        self.columns
     }
 
-    /// The runs of one vector of columns of a kernel position.
+    /// How many vectors of columns there are.
+    fn vectors(&self) -> usize {
+        self.columns.div_ceil(LANES)
+    }
+
+    /// The runs of one vector of columns of a kernel position; none past the last.
     #[inline(always)]
     pub fn vector(&self, tap: usize, vector: usize) -> &[Run] {
-        let i = tap * self.vectors + vector;
+        if vector >= self.vectors() {
+            return &[];
+        }
+        let i = tap * self.vectors() + vector;
         let begin = if i == 0 { 0 } else { self.ends[i - 1] };
         &self.runs[begin..self.ends[i]]
     }
@@ -193,9 +203,9 @@ impl Reads {
     /// The runs of a kernel position.
     #[inline(always)]
     pub fn tap(&self, tap: usize) -> &[Run] {
-        let first = tap * self.vectors;
+        let first = tap * self.vectors();
         let begin = if first == 0 { 0 } else { self.ends[first - 1] };
-        &self.runs[begin..self.ends[first + self.vectors - 1]]
+        &self.runs[begin..self.ends[first + self.vectors() - 1]]
     }
 }
 

@@ -48,11 +48,11 @@ pub struct Convolution {
 type Run = unsafe fn(&Convolution, &[*mut u8]);
 
 impl Convolution {
-    /// `input[n, c, ..]`, `weight[o, c / groups, ..]` (transposed: `weight[c, o / groups, ..]`), `out[n, o, ..]` of one type
-    /// but `bool`, any strides; a contiguous `bias[o]` of that type. The fastest inputs are contiguous.
+    /// `input[n, c, ..]`, `weight[o, c / groups, ..]` (transposed: `weight[c, o / groups, ..]`), `out[n, o, ..]` of one type,
+    /// a float or `i64`, any strides; a contiguous `bias[o]` of that type. The fastest inputs are contiguous.
     ///
     /// # Errors
-    /// `bool`, other than one to three spatial dimensions, shapes that do not belong together.
+    /// Other types, other than one to three spatial dimensions, shapes that do not belong together.
     pub fn new(
         input: &TensorType,
         weight: &TensorType,
@@ -126,8 +126,7 @@ impl Kernel for Convolution {
 macro_rules! by_element {
     ($dtype:expr, $a:ident, $s:ident => $body:expr, _ => $otherwise:expr) => {
         by_element!(@ $dtype, $a, $s, $body, $otherwise,
-            F32: f32 f32, F64: f64 f64, BF16: f32 bf16, F16: f32 f16,
-            U8: i32 u8, I8: i32 i8, I16: i32 i16, I32: i32 i32, I64: i64 i64)
+            F32: f32 f32, F64: f64 f64, BF16: f32 bf16, F16: f32 f16, I64: i64 i64)
     };
     (@ $dtype:expr, $a:ident, $s:ident, $body:expr, $otherwise:expr, $($d:ident: $at:ident $st:ident),*) => {
         match $dtype {

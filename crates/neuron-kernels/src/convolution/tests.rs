@@ -19,8 +19,7 @@ impl Case {
     }
 }
 
-const TYPES: [DType; 9] =
-    [DType::F32, DType::F32, DType::F32, DType::BF16, DType::F16, DType::F64, DType::I64, DType::I8, DType::I32];
+const TYPES: [DType; 7] = [DType::F32, DType::F32, DType::F32, DType::BF16, DType::F16, DType::F64, DType::I64];
 
 /// Where the weight's channel and kernel position `k` of output `at` read.
 fn reads(case: &Case, at: &[i64], k: &[i64], ic: i64, oc: i64) -> Option<Vec<i64>> {
@@ -64,7 +63,7 @@ fn draw(cases: &mut Cases, contiguous: bool) -> Case {
 #[test]
 fn convolutions_agree_with_their_definition() {
     let mut cases = Cases::new(31);
-    for number in 0..300 {
+    for number in 0..150 {
         let case = draw(&mut cases, false);
         let dtype = case.input.tensor.dtype;
         let with_bias = cases.below(2) == 0;
@@ -92,7 +91,6 @@ fn convolutions_agree_with_their_definition() {
 /// What is left of a sum in a narrow type.
 fn round(value: i64, dtype: DType) -> i64 {
     match dtype {
-        DType::I8 => i64::from(value as i8),
         DType::BF16 => bf16::from_f32(value as f32).to_f32() as i64,
         _ => value,
     }
@@ -101,7 +99,7 @@ fn round(value: i64, dtype: DType) -> i64 {
 #[test]
 fn transposed_convolutions_are_the_gradient_of_the_input() {
     let mut cases = Cases::new(32);
-    for number in 0..300 {
+    for number in 0..150 {
         let mut case = draw(&mut cases, true);
         let w = &case.weight;
         let (grad, dtype) = (&case.out, case.out.tensor.dtype);
@@ -127,7 +125,7 @@ fn transposed_convolutions_are_the_gradient_of_the_input() {
 #[test]
 fn gradients_of_the_weight_agree_with_their_definition() {
     let mut cases = Cases::new(33);
-    for number in 0..300 {
+    for number in 0..150 {
         let case = draw(&mut cases, true);
         let (w, grad, dtype) = (&case.weight, &case.out, case.out.tensor.dtype);
         let (ic, oc) = (w.tensor.sizes[1], w.tensor.sizes[0] / case.groups);
@@ -158,5 +156,5 @@ fn other_types_and_shapes_are_refused() {
     };
     assert!(new(DType::F32, &[1, 6, 6], 2).is_ok());
     assert!(new(DType::F32, &[1, 5, 6], 2).is_err() && new(DType::F32, &[1, 6, 6], 1).is_err());
-    assert!(new(DType::Bool, &[1, 6, 6], 2).is_err());
+    assert!(new(DType::Bool, &[1, 6, 6], 2).is_err() && new(DType::I32, &[1, 6, 6], 2).is_err());
 }

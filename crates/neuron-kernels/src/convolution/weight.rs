@@ -1,6 +1,7 @@
 //! The gradient of a convolution's weight: products of the output's gradient with patches of the input, summed over all
 //! positions of all batches.
 
+use super::direct::Plane;
 use super::gather::{Lines, gather};
 use super::geometry::{Positions, Reads};
 use super::{Windows, belong_together, by_element, phases};
@@ -53,10 +54,11 @@ struct Addresses<A, S> {
 unsafe impl<A, S> Sync for Addresses<A, S> {}
 
 impl ConvolutionWeightGradient {
-    /// `input[n, c, ..]` of any strides, contiguous `grad[n, o, ..]` and `out[o, c / groups, ..]`, all of one type but `bool`.
+    /// `input[n, c, ..]` of any strides, contiguous `grad[n, o, ..]` and `out[o, c / groups, ..]`, all of one type, a float or
+    /// `i64`.
     ///
     /// # Errors
-    /// `bool`, other than one to three spatial dimensions, other layouts, shapes that do not belong together.
+    /// Other types, other than one to three spatial dimensions, other layouts, shapes that do not belong together.
     pub fn new(input: &TensorType, grad: &TensorType, windows: Windows, out: &TensorType) -> Result<Self, KernelError> {
         let kernel = "convolution_weight_gradient";
         let dtype = input.dtype;
@@ -97,34 +99,41 @@ impl ConvolutionWeightGradient {
         let (rows, width) = (self.rows, self.width());
         let (columns, numel) = (self.positions.columns(), self.groups * rows * width);
         let blocks = Split::at_most(columns, COLUMNS);
-        let narrow = rows <= 4;
+        let narrow = rows * self.channels <= 4;
         let panels = width.div_ceil(A::micro().cols);
-        let chunks = Split::at_most(panels, if narrow { panels } else { PANELS });
+        let chunks = Split::at_most(panels, PANELS);
         let worth = (self.multiplications() / TASK_MULTIPLICATIONS).clamp(1, TASKS);
-        let parts = Split { len: blocks.parts, parts: worth.div_ceil(self.groups * chunks.parts).min(blocks.parts) };
+        let shared = worth.div_ceil(self.groups * chunks.parts).min(blocks.parts);
+        let parts = Split { len: blocks.parts, parts: if narrow { 1 } else { shared } };
         let mut sums = vec![A::default(); numel * parts.parts];
         let at = Addresses {
             input: buffers[0].cast_const().cast::<S>(),
             grad: buffers[1].cast_const().cast::<S>(),
             sums: sums.as_mut_ptr(),
         };
-        if columns > 0 && width > 0 {
+        if columns > 0 && width > 0 && narrow {
+            let plane = Plane::new(&self.positions);
+            parallel_for(self.groups, |group| {
+                let at: &Addresses<A, S> = &at;
+                vectorized(
+                    #[inline(always)]
+                    // SAFETY: this group's sums are this task's.
+                    || unsafe { self.dots::<A, S>(at, group, &plane, at.sums.add(group * rows * width)) },
+                );
+            });
+        } else if columns > 0 && width > 0 {
             parallel_for(self.groups * chunks.parts * parts.parts, |task| {
                 let at: &Addresses<A, S> = &at;
                 let (rest, part) = (task / parts.parts, task % parts.parts);
                 let (group, chunk) = (rest / chunks.parts, rest % chunks.parts);
                 let (first, count) = parts.part(part);
                 let sums = at.sums.wrapping_add(part * numel + group * rows * width);
+                let (panel, panels) = chunks.part(chunk);
                 for block in first..first + count {
                     let (begin, n) = blocks.part(block);
                     // SAFETY: this group's and part's sums are this task's, in the columns of its panels.
                     unsafe {
-                        if narrow {
-                            self.dots::<A, S>(at, group, begin..begin + n, sums);
-                        } else {
-                            let (panel, panels) = chunks.part(chunk);
-                            self.block::<A, S>(at, group, begin..begin + n, panel..panel + panels, block > first, sums);
-                        }
+                        self.block::<A, S>(at, group, begin..begin + n, panel..panel + panels, block > first, sums);
                     }
                 }
             });
@@ -145,7 +154,8 @@ impl ConvolutionWeightGradient {
 
     fn lines<'a>(&self, reads: &'a Reads, rows: Range<usize>) -> Lines<'a> {
         let step = self.positions.input_step();
-        Lines { reads, rows, taps: self.positions.taps(), channel_step: self.input_channel, step }
+        let width = reads.columns().next_multiple_of(16);
+        Lines { reads, rows, taps: self.positions.taps(), channel_step: self.input_channel, step, width }
     }
 
     /// The columns by batch: batch, first position, count.
@@ -188,7 +198,7 @@ impl ConvolutionWeightGradient {
                     let range = panel * cols..((panel + 1) * cols).min(width);
                     // SAFETY: room for a panel of lines, and for each panel packed.
                     unsafe {
-                        gather::<A, S>(&self.lines(&reads, range.clone()), input, padded, lines);
+                        gather::<A, S>(&self.lines(&reads, range.clone()), input, lines);
                         let strip = Strip {
                             start: lines.cast_const(),
                             across: padded as isize,
@@ -236,57 +246,74 @@ impl ConvolutionWeightGradient {
         });
     }
 
-    /// Adds a block of columns to the sums of a few rows, line by line.
+    /// The sums of a group of a few rows and channels, line by line.
     ///
     /// # Safety
-    /// As [`block`](Self::block).
+    /// As [`Kernel::run`]; `sums` are those of the group.
+    #[inline(always)]
     unsafe fn dots<A: Accumulator, S: Element<A>>(
         &self,
         at: &Addresses<A, S>,
         group: usize,
-        columns: Range<usize>,
+        plane: &Plane,
         sums: *mut A,
     ) {
         const LANES: usize = 16;
-        let padded = columns.len().next_multiple_of(LANES);
-        let mut reads = Reads::default();
-        self.positions.reads(columns.clone(), &mut reads);
-        let input = at.input.wrapping_offset((group * self.channels) as isize * self.input_channel);
-        let channels = self.groups * self.rows;
-        let mut grads = vec![A::default(); self.rows * padded];
-        for (row, line) in grads.chunks_exact_mut(padded).enumerate() {
-            let mut done = 0;
-            for (batch, position, count) in self.batches(columns.clone()) {
-                let start = (batch * channels + group * self.rows + row) * self.plane + position;
-                // SAFETY: part of the gradient.
-                let from = unsafe { std::slice::from_raw_parts(at.grad.add(start), count) };
-                line[done..done + count].iter_mut().zip(from).for_each(|(to, v)| *to = v.widen());
-                done += count;
-            }
-        }
-        let mut line = vec![A::default(); padded];
-        for column in 0..self.width() {
-            // SAFETY: room for a line.
-            unsafe { gather::<A, S>(&self.lines(&reads, column..column + 1), input, padded, line.as_mut_ptr()) };
-            for (row, grad) in grads.chunks_exact(padded).enumerate() {
-                let mut lanes = [A::default(); LANES];
-                vectorized(
-                    #[inline(always)]
-                    || {
-                        for (g, x) in grad.chunks_exact(LANES).zip(line.chunks_exact(LANES)) {
-                            for i in 0..LANES {
-                                lanes[i] = lanes[i].multiply_add(g[i], x[i]);
+        let p = &self.positions;
+        let [planes, rows, columns] = &p.axes;
+        let width = self.width();
+        let out = columns.out as usize;
+        let mut unpacked = vec![A::default(); plane.len(p)];
+        let mut grad = vec![A::default(); out];
+        let mut lanes = vec![[A::default(); LANES]; self.rows * width];
+        for batch in 0..p.batch {
+            for c in 0..self.channels {
+                let channel = (group * self.channels + c) as isize * self.input_channel;
+                // SAFETY: a channel of the input.
+                unsafe {
+                    plane.unpack(p, at.input.offset(batch as isize * p.input_batch + channel), &mut unpacked);
+                }
+                for row in 0..self.rows {
+                    let first = ((batch * self.groups + group) * self.rows + row) * self.plane;
+                    for line in 0..(planes.out * rows.out) as usize {
+                        let position = [line as i64 / rows.out, line as i64 % rows.out];
+                        // SAFETY: a line of the gradient.
+                        let from = unsafe { std::slice::from_raw_parts(at.grad.add(first + line * out), out) };
+                        grad.iter_mut().zip(from).for_each(|(to, v)| *to = v.widen());
+                        let mut tap = row * width + c * p.taps();
+                        for z_shift in &planes.shifts {
+                            for y_shift in &rows.shifts {
+                                let Some(input) = plane.row(p, position, [*z_shift, *y_shift]) else {
+                                    tap += columns.shifts.len();
+                                    continue;
+                                };
+                                for x_shift in &columns.shifts {
+                                    let input = &unpacked[input + plane.offset(*x_shift)..];
+                                    let mut sum = lanes[tap];
+                                    let (grads, inputs) = (grad.chunks_exact(LANES), input.chunks_exact(LANES));
+                                    // What lies past the line may be infinite: it is not even multiplied by zero.
+                                    let rest = grads.remainder();
+                                    let tail = &input[out - rest.len()..];
+                                    for (g, x) in grads.zip(inputs) {
+                                        for i in 0..LANES {
+                                            sum[i] = sum[i].multiply_add(g[i], x[i]);
+                                        }
+                                    }
+                                    for ((v, g), x) in sum.iter_mut().zip(rest).zip(tail) {
+                                        *v = v.multiply_add(*g, *x);
+                                    }
+                                    lanes[tap] = sum;
+                                    tap += 1;
+                                }
                             }
                         }
-                    },
-                );
-                let sum = lanes.iter().fold(A::default(), |a, b| a.plus(*b));
-                // SAFETY: a sum of this task.
-                unsafe {
-                    let to = sums.add(row * self.width() + column);
-                    *to = (*to).plus(sum);
+                    }
                 }
             }
+        }
+        for (i, lanes) in lanes.iter().enumerate() {
+            // SAFETY: a sum of this task.
+            unsafe { *sums.add(i) = lanes.iter().fold(A::default(), |a, b| a.plus(*b)) };
         }
     }
 }
