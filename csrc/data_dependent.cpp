@@ -1,13 +1,6 @@
 // Operators whose result shapes depend on values. They are compositions of device operators around one read of a count.
+#include <ATen/Functions.h>
 #include <ATen/MemoryOverlap.h>
-#include <ATen/ops/all.h>
-#include <ATen/ops/broadcast_tensors.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/eq.h>
-#include <ATen/ops/index.h>
-#include <ATen/ops/ne.h>
-#include <ATen/ops/scatter.h>
-#include <ATen/ops/where.h>
 #include <torch/library.h>
 
 #include "data_dependent.h"
@@ -42,9 +35,17 @@ at::Tensor coordinates(const at::Tensor& self) {
   return found;
 }
 
-// Row-major positions of the elements that are not zero.
+} // namespace
+
 at::Tensor positions(const at::Tensor& self) {
   return coordinates(self.reshape(-1))[0];
+}
+
+namespace {
+
+at::Tensor& give(const at::Tensor& result, at::Tensor& out) {
+  out.resize_(result.sizes());
+  return out.copy_(result);
 }
 
 at::Tensor nonzero(const at::Tensor& self) {
@@ -58,9 +59,7 @@ at::Tensor& nonzero_out(const at::Tensor& self, at::Tensor& out) {
   TORCH_CHECK(
       out.scalar_type() == at::kLong, "nonzero: expected out tensor to have scalar type Long, but got ",
       out.scalar_type());
-  const at::Tensor result = nonzero(self);
-  out.resize_(result.sizes());
-  return out.copy_(result);
+  return give(neuron::nonzero(self), out);
 }
 
 at::Tensor masked_select(const at::Tensor& self, const at::Tensor& mask) {
@@ -75,9 +74,7 @@ at::Tensor& masked_select_out(const at::Tensor& self, const at::Tensor& mask, at
   at::assert_no_internal_overlap(out);
   at::assert_no_overlap(out, self);
   at::assert_no_overlap(out, mask);
-  const at::Tensor result = masked_select(self, mask);
-  out.resize_(result.sizes());
-  return out.copy_(result);
+  return give(neuron::masked_select(self, mask), out);
 }
 
 // Counts per bin, of integers too. Equal bounds mean those of the data.
@@ -100,6 +97,14 @@ at::Tensor histc(const at::Tensor& self, int64_t bins, const c10::Scalar& min, c
   // The upper bound belongs to the last bin.
   const at::Tensor bin = values.sub(low).div_(high - low).mul_(bins).floor_().clamp_(0, bins - 1).to(at::kLong);
   return at::empty({bins}, self.options()).zero_().scatter_add_(0, bin.where(inside, 0), inside.to(self.scalar_type()));
+}
+
+at::Tensor& histc_out(
+    const at::Tensor& self, int64_t bins, const c10::Scalar& min, const c10::Scalar& max, at::Tensor& out) {
+  TORCH_CHECK(
+      self.scalar_type() == out.scalar_type(),
+      "torch.histogram: input tensor and hist tensor should have the same dtype");
+  return give(neuron::histc(self, bins, min, max), out);
 }
 
 bool equal(const at::Tensor& self, const at::Tensor& other) {
@@ -130,7 +135,8 @@ c10::IValue without_masks(const at::Tensor& self, const c10::IValue& indices) {
   c10::List<std::optional<at::Tensor>> expanded;
   int64_t dim = 0;
   for (const auto& v : indices.toListRef()) {
-    const at::Tensor index = v.isTensor() ? v.toTensor().to(self.device()) : at::Tensor();
+    const bool present = v.isTensor() && v.toTensor().defined();
+    const at::Tensor index = present ? v.toTensor().to(self.device()) : at::Tensor();
     if (!is_mask(index)) {
       expanded.push_back(index.defined() ? std::optional<at::Tensor>(index) : std::nullopt);
       ++dim;
@@ -144,7 +150,7 @@ c10::IValue without_masks(const at::Tensor& self, const c10::IValue& indices) {
     if (index.dim() == 0) { // a mask over no dimension selects the whole or nothing, along a new one
       return c10::IValue();
     }
-    const at::Tensor columns = nonzero(index);
+    const at::Tensor columns = neuron::nonzero(index);
     for (int64_t d = 0; d < index.dim(); ++d) {
       expanded.push_back(columns.select(1, d));
     }
@@ -158,6 +164,7 @@ void register_data_dependent(torch::Library& aten) {
   aten.impl("masked_select", TORCH_FN(masked_select));
   aten.impl("masked_select.out", TORCH_FN(masked_select_out));
   aten.impl("histc", TORCH_FN(histc));
+  aten.impl("histc.out", TORCH_FN(histc_out));
   aten.impl("equal", TORCH_FN(equal));
 }
 

@@ -6,6 +6,9 @@
 
 namespace neuron {
 
+// Row-major positions of the elements that are not zero.
+at::Tensor positions(const at::Tensor& self);
+
 // True if some index is a mask, or not on the device.
 bool has_masks(const c10::IValue& indices);
 

@@ -6,6 +6,8 @@
 #include <ATen/native/Resize.h>
 #include <torch/library.h>
 
+#include <unordered_set>
+
 #include "data_dependent.h"
 #include "errors.h"
 #include "fallback.h"
@@ -95,10 +97,11 @@ int32_t position(const Call& call, const at::Tensor& t) {
 // The first argument from which on that holds: those that update their first argument start from it anyway.
 size_t first_apart(const std::string& name) {
   static const std::unordered_map<std::string, size_t> names = {
-      {"aten::cat", 0},          {"aten::gather", 0},      {"aten::index_select", 0}, {"aten::take", 0},
-      {"aten::index", 0},        {"aten::scatter", 1},     {"aten::scatter_", 1},     {"aten::scatter_add", 1},
-      {"aten::scatter_add_", 1}, {"aten::index_add", 1},   {"aten::index_add_", 1},   {"aten::index_fill_", 1},
-      {"aten::index_copy", 1},   {"aten::index_copy_", 1}, {"aten::put_", 1},         {"aten::_index_put_impl_", 1},
+      {"aten::cat", 0},        {"aten::gather", 0},           {"aten::index_select", 0}, {"aten::take", 0},
+      {"aten::aminmax", 0},    {"aten::kthvalue", 0},         {"aten::index", 0},        {"aten::scatter", 1},
+      {"aten::scatter_", 1},   {"aten::scatter_add", 1},      {"aten::scatter_add_", 1}, {"aten::index_add", 1},
+      {"aten::index_add_", 1}, {"aten::index_fill_", 1},      {"aten::index_copy", 1},   {"aten::index_copy_", 1},
+      {"aten::put_", 1},       {"aten::_index_put_impl_", 1},
   };
   const auto found = names.find(name);
   return found == names.end() ? SIZE_MAX : found->second;
@@ -166,10 +169,21 @@ Signature::Signature(const c10::OperatorHandle& op) {
     returns.push_back(from);
   }
   returns_list = returns.size() == 1 && schema.returns()[0].type()->kind() == c10::TypeKind::ListType;
-  // Python's range: how many elements a result has depends on the numbers.
+  // How many elements a range has depends on the numbers; so does how a norm or a variance is computed.
   masks = schema.name() == "aten::index" || schema.name() == "aten::_unsafe_index" ||
           schema.name() == "aten::_index_put_impl_";
-  values_matter = schema.name().starts_with("aten::arange");
+  static const std::unordered_set<std::string> numbered = {
+      "aten::linalg_vector_norm",
+      "aten::norm",
+      "aten::renorm",
+      "aten::renorm_",
+      "aten::var",
+      "aten::std",
+      "aten::var_mean",
+      "aten::std_mean",
+      "aten::segment_reduce",
+      "aten::_segment_reduce_backward"};
+  values_matter = schema.name().starts_with("aten::arange") || numbered.count(schema.name()) != 0;
   apart = first_apart(schema.name());
   random = generator >= 0 || op.hasTag(at::Tag::nondeterministic_seeded);
 }
@@ -311,6 +325,13 @@ void BoxedOperator::operator()(
   if (call.device < 0) {
     call.device = static_cast<c10::DeviceIndex>(neuron_current_device());
   }
+  for (const auto i : signature_.mutated) { // a number may be read from the host, not written there
+    each_tensor(arguments[i], [&](const at::Tensor& t) {
+      if (t.defined() && !is_neuron(t.unsafeGetTensorImpl())) {
+        call.unsupported = "a tensor on another device";
+      }
+    });
+  }
   const NeuronPlan* plan = nullptr;
   if (call.unsupported == nullptr) {
     if (mutates) {
@@ -401,6 +422,7 @@ void register_factories(torch::Library& aten);
 void register_copies(torch::Library& aten);
 void register_data_dependent(torch::Library& aten);
 void register_sparse();
+void register_counting(torch::Library& aten);
 
 void register_operators() {
   for (int32_t i = 0; i < neuron_op_count(); ++i) {
@@ -422,6 +444,7 @@ void register_operators() {
   register_copies(library("aten"));
   register_data_dependent(library("aten"));
   register_sparse();
+  register_counting(library("aten"));
   static torch::Library everything(torch::Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   everything.fallback(torch::CppFunction::makeFromBoxedFunction<&boxed_fallback>());
 }

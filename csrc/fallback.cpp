@@ -55,6 +55,12 @@ class HostCall {
     if (device_ < 0) {
       device_ = static_cast<c10::DeviceIndex>(neuron_current_device());
     }
+    for (const auto i : signature_.mutated) {
+      const auto& v = torch::jit::last(stack, n)[i];
+      if (v.isTensor() && v.toTensor().defined() && !is_neuron(v.toTensor().unsafeGetTensorImpl())) {
+        other_ = v.toTensor().device();
+      }
+    }
   }
 
   // PyTorch's refusal of tensors on different devices.

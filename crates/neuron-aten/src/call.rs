@@ -34,6 +34,24 @@ pub struct ScalarArg {
     pub one: bool,
     /// The value is 2.
     pub two: bool,
+    /// The value as a float, for operators whose key has it.
+    pub value: Option<Known>,
+}
+
+/// A number that is part of a call's key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Known(u64);
+
+impl Known {
+    /// The number of this value.
+    pub fn of(number: f64) -> Known {
+        Known(number.to_bits())
+    }
+
+    /// The number.
+    pub fn get(self) -> f64 {
+        f64::from_bits(self.0)
+    }
 }
 
 /// A tensor argument.
@@ -147,10 +165,11 @@ impl Reader<'_> {
             1 => Arg::Tensor(self.tensor(payload)?),
             2 => {
                 self.scalars += 1;
-                if payload >> 11 & 1 != 0 {
-                    self.word();
-                }
+                let float = payload & 0xff == 1;
+                let value = (payload >> 11 & 1 != 0).then(|| self.word());
+                let value = value.map(|bits| Known::of(if float { f64::from_bits(bits) } else { bits as i64 as f64 }));
                 Arg::Scalar(ScalarArg {
+                    value,
                     index: self.scalars - 1,
                     kind: match payload & 0xff {
                         0 => ScalarKind::Int,

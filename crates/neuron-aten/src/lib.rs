@@ -16,7 +16,7 @@ mod page;
 mod promote;
 mod table;
 
-pub use call::{Arg, Call, ScalarArg, ScalarKind, Source, TensorArg};
+pub use call::{Arg, Call, Known, ScalarArg, ScalarKind, Source, TensorArg};
 pub use declared::{DECLARED, Declared};
 pub use lower::{Lower, LowerError, Lowered, OutputType};
 pub use page::page;

@@ -257,6 +257,26 @@ impl<'a> Lower<'a> {
         }
     }
 
+    /// The value of scalar argument `i` of an operator whose key has it; `default` where it is `None`.
+    pub fn known(&self, i: usize, default: f64) -> Result<f64, LowerError> {
+        match self.arg(i) {
+            Arg::None => Ok(default),
+            Arg::Float(v) => Ok(*v),
+            Arg::Scalar(ScalarArg { value: Some(value), .. }) => Ok(value.get()),
+            other => Err(LowerError::unsupported(format!("argument {i}: {other:?} where a known number is expected"))),
+        }
+    }
+
+    /// The numbers from 0 to below `n`, as `i64`.
+    pub fn iota(&mut self, n: i64) -> Value {
+        self.g.op(Op::Iota { dim: 0 }, &[], Shape::new(DType::I64, &[n]))
+    }
+
+    /// A 0-dimensional value as one of one dimension, as operators along a dimension see it.
+    pub fn at_least_1d(&mut self, value: Value) -> Value {
+        if self.g.shape(value).rank() == 0 { self.g.reshape(value, &[1]) } else { value }
+    }
+
     /// `value * scalar argument i`; nothing is added where that is absent or 1. The factor stays an argument of the launch:
     /// a product takes it up.
     pub fn scaled(&mut self, value: Value, i: usize) -> Result<Value, LowerError> {

@@ -39,7 +39,7 @@ impl CallBuilder {
         self.call.scalars += 1;
         let index = self.call.scalars - 1;
         let is = |v| value == Some(v);
-        self.call.args.push(Arg::Scalar(ScalarArg { index, kind, zero: is(0), one: is(1), two: is(2) }));
+        self.call.args.push(Arg::Scalar(ScalarArg { index, kind, zero: is(0), one: is(1), two: is(2), value: None }));
         self
     }
 

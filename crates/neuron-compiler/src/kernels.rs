@@ -2,7 +2,7 @@
 
 use crate::plan::{Place, Planner};
 use crate::program::Slot;
-use crate::{convolution, ctc, pointwise, product};
+use crate::{convolution, ctc, ordering, pointwise, product, spatial};
 use neuron_ir::{DType, Destination, Node, Op, ReduceOp, TensorType, Value};
 use neuron_kernels::attention::{Attention, AttentionBackward, AttentionOptions};
 use neuron_kernels::concat::Concat;
@@ -11,6 +11,7 @@ use neuron_kernels::embedding::EmbeddingBackward;
 use neuron_kernels::gemm::ScaleFactor;
 use neuron_kernels::index::{Gather, Index, IndexSelect};
 use neuron_kernels::loss::{NllLoss, NllLossBackward};
+use neuron_kernels::nonzero::{TrueCounts, TruePositions};
 use neuron_kernels::norm::{ChannelSums, LayerNorm, LayerNormBackward, RmsNorm, RmsNormBackward};
 use neuron_kernels::random::Random;
 use neuron_kernels::reduce::{MinMaxDim, Reduce, Variance};
@@ -133,11 +134,12 @@ pub(crate) fn emit(p: &mut Planner, node: &Node) -> Emitted {
             push(p, Cumulative::new(*op, &x.ty, *dim, &out.ty)?, &[&x, &out])
         }
         Op::Spatial(op) => spatial::emit(p, node, op),
+        Op::Ordering(op) => ordering::emit(p, node, op),
         other => unreachable!("{} is folded into its users", other.name()),
     }
 }
 
-fn second(v: Value) -> Value {
+pub(crate) fn second(v: Value) -> Value {
     Value(v.0 + 1)
 }
 
@@ -247,21 +249,7 @@ fn attention(p: &mut Planner, node: &Node) -> Emitted {
 
 /// Operators that change part of a tensor: the tensor is copied to the result, then the kernel updates it there.
 fn update(p: &mut Planner, node: &Node) -> Emitted {
-    let base = p.realize(node.operands[0])?;
-    let rest = realize_all(p, &node.operands[1..])?;
-    let out = match in_place(p, node, &base, &rest) {
-        Some(k) => {
-            p.mark_stored(k);
-            let to = p.destination(k);
-            p.set_place(node.first, to.clone());
-            to
-        }
-        None => {
-            let to = p.result(node.first);
-            pointwise::copy(p, &base, &to)?;
-            to
-        }
-    };
+    let (rest, out) = begin_update(p, node)?;
     let mut buffers: Vec<Slot> = rest.iter().map(|b| b.slot).collect();
     buffers.push(out.slot);
     let kernel: Box<dyn Kernel> = match &node.op {
@@ -283,6 +271,26 @@ fn update(p: &mut Planner, node: &Node) -> Emitted {
     };
     p.push(kernel, &buffers);
     Ok(())
+}
+
+/// The operands but the tensor that is changed, and where its copy is.
+pub(crate) fn begin_update(p: &mut Planner, node: &Node) -> Result<(Vec<Place>, Place), KernelError> {
+    let base = p.realize(node.operands[0])?;
+    let rest = realize_all(p, &node.operands[1..])?;
+    let out = match in_place(p, node, &base, &rest) {
+        Some(k) => {
+            p.mark_stored(k);
+            let to = p.destination(k);
+            p.set_place(node.first, to.clone());
+            to
+        }
+        None => {
+            let to = p.result(node.first);
+            pointwise::copy(p, &base, &to)?;
+            to
+        }
+    };
+    Ok((rest, out))
 }
 
 fn scalar_index(p: &Planner, value: Value) -> Result<usize, KernelError> {

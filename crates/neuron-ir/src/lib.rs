@@ -10,6 +10,7 @@
 mod dtype;
 mod graph;
 mod op;
+mod ordering;
 mod pointwise;
 mod spatial;
 mod text;
@@ -19,6 +20,7 @@ mod verify;
 pub use dtype::DType;
 pub use graph::{Destination, Graph, GraphBuilder, Node, Output, Value};
 pub use op::{ConvolutionOp, ConvolutionWindows, CtcOp, Op, RandomOp, ReduceOp, Scalar, ScatterOp};
+pub use ordering::{OrderingOp, SegmentOp, Selection};
 pub use pointwise::{BinaryOp, UnaryOp};
 pub use spatial::{BagMode, Blocks, Divisor, Filter, Outside, Sampling, SpatialOp, Taps, Window};
 pub use types::{Dims, Shape, TensorType, broadcast_sizes, contiguous_strides};

@@ -1,6 +1,6 @@
 //! The operators of a graph.
 
-use crate::{BinaryOp, Dims, SpatialOp, UnaryOp};
+use crate::{BinaryOp, Dims, OrderingOp, SpatialOp, UnaryOp};
 
 /// A constant as a graph or a launch carries it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -379,6 +379,8 @@ pub enum Op {
     },
     /// Pooling, resampling, padding and their like; operands and results are those of the [`SpatialOp`]
     Spatial(SpatialOp),
+    /// Moves, orders, searches or counts: see [`OrderingOp`].
+    Ordering(OrderingOp),
 }
 
 impl Op {
@@ -444,6 +446,7 @@ impl Op {
             Op::Cumulative { .. } => "cumulative",
             Op::Sort { .. } => "sort",
             Op::Spatial(op) => op.name(),
+            Op::Ordering(o) => o.name(),
         }
     }
 }

@@ -1,7 +1,10 @@
 //! Running sums and products.
 
+mod running;
 #[cfg(test)]
 mod tests;
+
+pub use running::{LogCumSumExp, RunningExtreme};
 
 use crate::reduce::element::{Accumulator, Load, Store, load_float, load_integer, store_any, store_float};
 use crate::reduce::fold::{Combine, Prod, Sum};

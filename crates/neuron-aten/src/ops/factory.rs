@@ -11,6 +11,7 @@ pub(super) const ROWS: &[Row] = &[
     (&["aten::arange"], |l| arange(l, None, None)),
     (&["aten::arange.start"], |l| arange(l, Some(0), None)),
     (&["aten::arange.start_step", "aten::arange.start_out"], |l| arange(l, Some(0), Some(2))),
+    (&["aten::linspace.out"], linspace),
 ];
 
 fn fill(l: &mut Lower) -> Lowered {
@@ -51,5 +52,26 @@ fn arange(l: &mut Lower, start: Option<usize>, step: Option<usize>) -> Lowered {
     let offset = l.bin(BinaryOp::Mul, step, i);
     let value = l.bin(BinaryOp::Add, first, offset);
     let value = l.g.convert(value, out.dtype);
+    l.store_value(value)
+}
+
+/// `(start, end, steps, out)`: counted up from the start in the first half and down from the end in the second.
+fn linspace(l: &mut Lower) -> Lowered {
+    let (out, steps) = (l.out(0)?.clone(), l.int(2)?);
+    if !matches!(out.dtype, DType::F32 | DType::F64) || steps < 2 || out.rank() != 1 {
+        return Err(LowerError::unsupported("other types than float and double, or a single step"));
+    }
+    let ends = [l.scalar(0)?, l.scalar(1)?].map(|s| l.number(s, out.dtype));
+    let [start, end] = ends;
+    let span = l.bin(BinaryOp::Sub, end, start);
+    let step = l.with_constant(BinaryOp::Div, span, (steps - 1) as f64);
+    let i = l.iota(steps);
+    let first_half = l.with_constant(BinaryOp::Lt, i, (steps / 2) as f64);
+    let last = l.g.constant(DType::I64, Scalar::I64(steps - 1));
+    let left = l.bin(BinaryOp::Sub, last, i);
+    let (up, down) = (l.g.convert(i, out.dtype), l.g.convert(left, out.dtype));
+    let (up, down) = (l.bin(BinaryOp::Mul, step, up), l.bin(BinaryOp::Mul, step, down));
+    let (up, down) = (l.bin(BinaryOp::Add, start, up), l.bin(BinaryOp::Sub, end, down));
+    let value = l.g.select(first_half, up, down);
     l.store_value(value)
 }

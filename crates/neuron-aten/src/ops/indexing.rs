@@ -3,7 +3,7 @@
 use super::Row;
 use crate::call::Arg;
 use crate::lower::{Lower, LowerError, Lowered, as_tensor};
-use neuron_ir::{BinaryOp, DType, Dims, Op, ReduceOp, ScatterOp, Shape, UnaryOp, Value, broadcast_sizes};
+use neuron_ir::{BinaryOp, DType, Dims, Op, OrderingOp, ReduceOp, Shape, UnaryOp, Value, broadcast_sizes};
 
 pub(super) const ROWS: &[Row] = &[
     (&["neuron::true_counts"], true_counts),
@@ -12,16 +12,14 @@ pub(super) const ROWS: &[Row] = &[
     (&["aten::embedding"], embedding),
     (&["aten::embedding_dense_backward"], embedding_backward),
     (&["aten::gather", "aten::gather.out"], gather),
-    (&["aten::scatter.src", "aten::scatter_.src", "aten::scatter.src_out"], |l| scatter(l, ScatterOp::Set)),
-    (&["aten::scatter.value", "aten::scatter_.value", "aten::scatter.value_out"], |l| scatter(l, ScatterOp::Set)),
-    (&["aten::scatter_add", "aten::scatter_add_", "aten::scatter_add.out"], |l| scatter(l, ScatterOp::Add)),
-    (&["aten::index_add", "aten::index_add_", "aten::index_add.out"], index_add),
     (&["aten::index.Tensor", "aten::index.Tensor_out", "aten::_unsafe_index.Tensor"], index),
     (&["aten::_index_put_impl_"], index_put),
+    (&["aten::take", "aten::take.out"], take),
+    (&["aten::embedding_renorm_"], embedding_renorm),
     (&["aten::isin.Tensor_Tensor", "aten::isin.Tensor_Tensor_out"], isin),
 ];
 
-fn check_index(dtype: DType) -> Lowered {
+pub(super) fn check_index(dtype: DType) -> Lowered {
     match dtype {
         DType::I64 | DType::I32 => Ok(()),
         other => Err(LowerError::unsupported(format!("an index of {other}"))),
@@ -33,13 +31,13 @@ fn index_select(l: &mut Lower) -> Lowered {
     let ty = l.ty(0)?;
     check_index(l.ty(2)?.dtype)?;
     let dim = l.dim(1, ty.rank())?;
-    if ty.rank() == 0 {
-        return Err(LowerError::unsupported("index_select of a 0-dimensional tensor"));
-    }
     let (table, index) = (l.tensor(0)?, l.tensor(2)?);
     let n = l.g.shape(index).numel();
-    let index = l.g.reshape(index, &[n]);
-    let mut shape = ty.shape();
+    if ty.rank() == 0 && n != 1 {
+        return Err(LowerError::unsupported("several of a 0-dimensional tensor"));
+    }
+    let (table, index) = (l.at_least_1d(table), l.g.reshape(index, &[n]));
+    let mut shape = l.g.shape(table).clone();
     shape.sizes[dim] = n;
     let value = l.g.op(Op::IndexSelect { dim }, &[table, index], shape);
     l.store_value(value)
@@ -76,61 +74,19 @@ fn embedding_backward(l: &mut Lower) -> Lowered {
 /// `(self, dim, index, sparse_grad)`
 fn gather(l: &mut Lower) -> Lowered {
     let (ty, index) = (l.ty(0)?, l.ty(2)?);
+    if index.numel() == 0 {
+        let nothing = l.constant(ty.dtype, 0.0);
+        return l.store_value(nothing);
+    }
     check_index(index.dtype)?;
     let dim = l.dim(1, ty.rank())?;
-    if ty.rank() == 0 || index.rank() != ty.rank() {
-        return Err(LowerError::unsupported("gather of 0-dimensional tensors"));
+    let (x, index) = (l.tensor(0)?, l.tensor(2)?);
+    let (x, index) = (l.at_least_1d(x), l.at_least_1d(index));
+    let sizes = l.g.shape(index).sizes.clone();
+    if sizes.len() != l.g.shape(x).rank() {
+        return Err(LowerError::unsupported("gather of tensors of different ranks"));
     }
-    let shape = Shape { dtype: ty.dtype, sizes: index.sizes.clone() };
-    let operands = [l.tensor(0)?, l.tensor(2)?];
-    let value = l.g.op(Op::Gather { dim }, &operands, shape);
-    l.store_value(value)
-}
-
-/// `(self, dim, index, src or value)`
-fn scatter(l: &mut Lower, op: ScatterOp) -> Lowered {
-    let (ty, index) = (l.ty(0)?.clone(), l.ty(2)?.clone());
-    check_index(index.dtype)?;
-    let dim = l.dim(1, ty.rank())?;
-    if ty.rank() == 0 || index.rank() != ty.rank() {
-        return Err(LowerError::unsupported("scatter of 0-dimensional tensors"));
-    }
-    let updates = match l.arg(3) {
-        Arg::Tensor(src) if src.ty.rank() == ty.rank() => {
-            if src.ty.dtype != ty.dtype {
-                return Err(LowerError::unsupported("scatter of another dtype"));
-            }
-            l.tensor(3)?
-        }
-        Arg::Tensor(_) => return Err(LowerError::unsupported("scatter of a 0-dimensional source")),
-        _ => {
-            let value = l.wide_operand(3, ty.dtype)?;
-            let value = l.g.convert(value, ty.dtype);
-            l.g.broadcast(value, &index.sizes)
-        }
-    };
-    let operands = [l.tensor(0)?, l.tensor(2)?, updates];
-    let value = l.g.op(Op::Scatter { dim, op }, &operands, ty.shape());
-    l.store_value(value)
-}
-
-/// `(self, dim, index, source, alpha)`
-fn index_add(l: &mut Lower) -> Lowered {
-    let (ty, source) = (l.ty(0)?.clone(), l.ty(3)?);
-    check_index(l.ty(2)?.dtype)?;
-    if ty.rank() == 0 || l.ty(2)?.rank() > 1 || source.rank() != ty.rank() || source.dtype != ty.dtype {
-        return Err(LowerError::unsupported("index_add of 0-dimensional tensors or mixed dtypes"));
-    }
-    let dim = l.dim(1, ty.rank())?;
-    let mut operands = vec![l.tensor(0)?, l.tensor(2)?, l.tensor(3)?];
-    let n = l.g.shape(operands[1]).numel();
-    operands[1] = l.g.reshape(operands[1], &[n]);
-    let alpha = l.scalar(4)?;
-    if !alpha.one {
-        let factor = l.number(alpha, ty.dtype.compute());
-        operands.push(factor);
-    }
-    let value = l.g.op(Op::IndexAdd { dim, alpha: !alpha.one }, &operands, ty.shape());
+    let value = l.g.op(Op::Gather { dim }, &[x, index], Shape { dtype: ty.dtype, sizes });
     l.store_value(value)
 }
 
@@ -235,6 +191,53 @@ fn masked_fill(l: &mut Lower, mask: &Arg, sizes: &[i64]) -> Lowered {
     l.store_value(value)
 }
 
+/// `(self, index)`: positions count row-major.
+fn take(l: &mut Lower) -> Lowered {
+    let (ty, index) = (l.ty(0)?.clone(), l.ty(1)?.clone());
+    if index.dtype != DType::I64 {
+        return Err(LowerError::unsupported("an index of another kind"));
+    }
+    let (x, positions) = (l.tensor(0)?, l.tensor(1)?);
+    let (n, count) = (ty.numel(), index.numel());
+    let (x, positions) = (l.g.reshape(x, &[n]), l.g.reshape(positions, &[count]));
+    let op = Op::Index { dims: Dims::from_slice(&[0]), result_dim: 0 };
+    let value = l.g.op(op, &[x, positions], Shape::new(ty.dtype, &[count]));
+    l.store_value(value)
+}
+
+/// `(self, indices, max_norm, norm_type)`: the rows that are looked up, made no longer than the norm.
+fn embedding_renorm(l: &mut Lower) -> Lowered {
+    let (ty, indices) = (l.ty(0)?.clone(), l.ty(1)?.clone());
+    check_index(indices.dtype)?;
+    let (most, order) = (l.float_or(2, 0.0), l.float_or(3, 2.0));
+    if ty.rank() != 2 || !ty.dtype.is_float() {
+        return Err(LowerError::unsupported("an embedding table that is not a matrix"));
+    }
+    let (table, index) = (l.tensor(0)?, l.tensor(1)?);
+    let n = indices.numel();
+    if n == 0 {
+        return l.store_value(table);
+    }
+    let index = l.g.reshape(index, &[n]);
+    let rows = l.g.op(Op::IndexSelect { dim: 0 }, &[table, index], Shape::new(ty.dtype, &[n, ty.sizes[1]]));
+    let wide = l.g.convert(rows, ty.dtype.compute());
+    let norm = super::vector_norm::p_norm(l, wide, order, Dims::from_slice(&[1]));
+    let norm = l.round(norm, ty.dtype);
+    let norm = l.g.convert(norm, DType::F64);
+    let long = l.with_constant(BinaryOp::Gt, norm, most);
+    let norm = l.with_constant(BinaryOp::Add, norm, 1e-7);
+    let most = l.constant(DType::F64, most);
+    let scale = l.bin(BinaryOp::Div, most, norm);
+    let scale = l.g.convert(scale, ty.dtype.compute());
+    let scaled = l.bin(BinaryOp::Mul, wide, scale);
+    let long = l.g.broadcast(long, &[n, ty.sizes[1]]);
+    let updates = l.g.select(long, scaled, wide);
+    let updates = l.g.convert(updates, ty.dtype);
+    let op = Op::IndexPut { dims: Dims::from_slice(&[0]), result_dim: 0, accumulate: false };
+    let value = l.g.op(op, &[table, updates, index], ty.shape());
+    l.store_value(value)
+}
+
 /// Above this the CPU's sorting wins.
 const MOST_COMPARISONS: i64 = 1 << 26;
 
@@ -244,7 +247,7 @@ fn isin(l: &mut Lower) -> Lowered {
     let (elements, tests) = (l.operand(0, dtype)?, l.operand(1, dtype)?);
     let (sizes, n) = (l.g.shape(elements).sizes.clone(), l.g.shape(tests).numel());
     if l.g.shape(elements).numel().saturating_mul(n) > MOST_COMPARISONS {
-        return Err(LowerError::unsupported("more comparisons than sorting would cost"));
+        return isin_by_sorting(l, elements, tests);
     }
     let mut column = sizes.clone();
     column.push(1);
@@ -275,5 +278,26 @@ fn true_positions(l: &mut Lower) -> Lowered {
     let (mask, counts) = (mask(l)?, l.tensor(1)?);
     let shape = l.out(0)?.shape();
     let value = l.g.op(Op::TruePositions, &[mask, counts], shape);
+    l.store_value(value)
+}
+
+/// Where sorting the test elements and looking each element up costs less.
+fn isin_by_sorting(l: &mut Lower, elements: Value, tests: Value) -> Lowered {
+    let (dtype, n) = (l.g.dtype(tests), l.g.shape(tests).numel());
+    if dtype.is_float() {
+        return Err(LowerError::unsupported("NaN among many test elements"));
+    }
+    let tests = l.g.reshape(tests, &[n]);
+    let positions = Shape::new(DType::I64, &[n]);
+    let sorted =
+        l.g.push(Op::Sort { dim: 0, descending: false, k: n }, &[tests], &[Shape::new(dtype, &[n]), positions]);
+    let elements = l.at_least_1d(elements);
+    let shape = l.g.shape(elements).clone();
+    let position = Shape { dtype: DType::I64, sizes: shape.sizes.clone() };
+    let at = l.g.op(Op::Ordering(OrderingOp::Search { right: false }), &[sorted, elements], position);
+    let at = l.with_constant(BinaryOp::Minimum, at, (n - 1) as f64);
+    let nearest = l.g.op(Op::IndexSelect { dim: 0 }, &[sorted, at], shape);
+    let found = l.bin(BinaryOp::Eq, nearest, elements);
+    let value = if l.flag(3) { l.un(UnaryOp::Not, found) } else { found };
     l.store_value(value)
 }

@@ -14,15 +14,20 @@ mod foreach;
 mod indexing;
 mod loss;
 mod matmul;
+mod movement;
 mod norm;
 mod pooling;
 mod random;
 mod recurrent;
 mod reduction;
 mod resampling;
+mod scatter;
+mod searching;
+mod selection;
 mod shape;
 mod ternary;
 mod unary;
+mod vector_norm;
 
 /// Overloads that share a lowering, and the lowering.
 pub(crate) type Row = (&'static [&'static str], fn(&mut Lower) -> Lowered);
@@ -38,6 +43,11 @@ pub(crate) const FAMILIES: &[&[Row]] = &[
     norm::ROWS,
     attention::ROWS,
     indexing::ROWS,
+    scatter::ROWS,
+    movement::ROWS,
+    selection::ROWS,
+    searching::ROWS,
+    vector_norm::ROWS,
     shape::ROWS,
     factory::ROWS,
     random::ROWS,

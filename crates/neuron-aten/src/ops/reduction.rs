@@ -8,6 +8,9 @@ use neuron_ir::{BinaryOp, DType, Dims, Op, ReduceOp, Shape, UnaryOp, Value};
 pub(super) const ROWS: &[Row] = &[
     (&["aten::sum", "aten::sum.out"], |l| additive(l, None, ReduceOp::Sum)),
     (&["aten::sum.dim_IntList", "aten::sum.IntList_out"], |l| additive(l, Some(1), ReduceOp::Sum)),
+    (&["aten::nansum", "aten::nansum.out"], nansum),
+    (&["aten::count_nonzero.dim_IntList"], super::vector_norm::count_nonzero),
+    (&["aten::aminmax", "aten::aminmax.out"], aminmax),
     (&["aten::prod", "aten::prod.out"], |l| additive(l, None, ReduceOp::Prod)),
     (&["aten::prod.dim_int", "aten::prod.int_out"], |l| additive(l, Some(1), ReduceOp::Prod)),
     (&["aten::mean"], |l| mean(l, None)),
@@ -30,12 +33,10 @@ pub(super) const ROWS: &[Row] = &[
     (&["aten::std.correction", "aten::std.correction_out"], |l| spread(l, true, false)),
     (&["aten::var_mean.correction"], |l| spread(l, false, true)),
     (&["aten::std_mean.correction"], |l| spread(l, true, true)),
-    (&["aten::linalg_vector_norm", "aten::linalg_vector_norm.out"], vector_norm),
     (&["aten::_softmax", "aten::_softmax.out"], |l| softmax(l, false)),
     (&["aten::_log_softmax", "aten::_log_softmax.out"], |l| softmax(l, true)),
     (&["aten::_softmax_backward_data", "aten::_softmax_backward_data.out"], |l| softmax_backward(l, false)),
     (&["aten::_log_softmax_backward_data", "aten::_log_softmax_backward_data.out"], |l| softmax_backward(l, true)),
-    (&["aten::sort.stable", "aten::sort.values_stable"], sort),
     (&["aten::cumsum", "aten::cumsum_", "aten::cumsum.out"], |l| running(l, ReduceOp::Sum)),
     (&["aten::cumprod", "aten::cumprod_", "aten::cumprod.out"], |l| running(l, ReduceOp::Prod)),
 ];
@@ -79,6 +80,42 @@ fn additive(l: &mut Lower, at: Option<usize>, op: ReduceOp) -> Lowered {
     l.store(Typed { value, dtype })
 }
 
+/// `(self, dim, keepdim, dtype)`: the sum of what is no NaN.
+fn nansum(l: &mut Lower) -> Lowered {
+    if !l.ty(0)?.dtype.is_float() {
+        return additive(l, Some(1), ReduceOp::Sum);
+    }
+    let dims = dims(l, Some(1))?;
+    let dtype = l.out(0)?.dtype;
+    let x = l.tensor(0)?;
+    let x = l.g.convert(x, dtype.compute());
+    let nan = l.un(UnaryOp::IsNan, x);
+    let zero = l.constant(dtype.compute(), 0.0);
+    let x = l.g.select(nan, zero, x);
+    let value = reduce(l, ReduceOp::Sum, x, dims, dtype.compute());
+    l.store(Typed { value, dtype })
+}
+
+/// `(self, dim, keepdim)`: smallest and largest.
+fn aminmax(l: &mut Lower) -> Lowered {
+    let rank = l.ty(0)?.rank();
+    let dims = match l.arg(1) {
+        Arg::None => dims(l, None)?,
+        _ if rank == 0 => Dims::new(),
+        _ => Dims::from_slice(&[l.dim(1, rank)? as i64]),
+    };
+    if extent(l, &dims)? == 0 {
+        return Err(LowerError::unsupported("an extremum of nothing"));
+    }
+    let x = l.tensor(0)?;
+    let dtype = l.g.dtype(x);
+    for op in [ReduceOp::Min, ReduceOp::Max] {
+        let value = if dims.is_empty() { x } else { reduce(l, op, x, dims.clone(), dtype) };
+        l.store(Typed { value, dtype })?;
+    }
+    Ok(())
+}
+
 fn mean(l: &mut Lower, at: Option<usize>) -> Lowered {
     let dims = dims(l, at)?;
     let dtype = l.out(0)?.dtype;
@@ -107,11 +144,12 @@ fn extreme(l: &mut Lower, at: Option<usize>, op: ReduceOp) -> Lowered {
 fn extreme_with_index(l: &mut Lower, max: bool) -> Lowered {
     let ty = l.ty(0)?;
     let dim = l.dim(1, ty.rank())?;
-    if ty.rank() == 0 || ty.sizes[dim] == 0 {
-        return Err(LowerError::unsupported("an extremum of a single value or of nothing"));
+    if ty.sizes.get(dim) == Some(&0) {
+        return Err(LowerError::unsupported("an extremum of nothing"));
     }
     let x = l.tensor(0)?;
-    let mut values = ty.shape();
+    let x = l.at_least_1d(x);
+    let mut values = l.g.shape(x).clone();
     values.sizes[dim] = 1;
     let indices = Shape { dtype: DType::I64, sizes: values.sizes.clone() };
     let first = l.g.push(Op::MinMax { max, dim }, &[x], &[values, indices]);
@@ -149,12 +187,7 @@ fn truth(l: &mut Lower, at: Option<usize>, op: ReduceOp) -> Lowered {
 fn spread(l: &mut Lower, root: bool, with_mean: bool) -> Lowered {
     let ty = l.ty(0)?;
     let dims = dims(l, Some(1))?;
-    let correction = match l.arg(2) {
-        Arg::None => 1.0,
-        Arg::Scalar(s) if s.zero => 0.0,
-        Arg::Scalar(s) if s.one => 1.0,
-        _ => return Err(LowerError::unsupported("a correction other than 0 and 1")),
-    };
+    let correction = l.known(2, 1.0)?;
     let dtype = ty.dtype;
     if !dtype.is_float() {
         return Err(LowerError::unsupported("the variance of integers"));
@@ -171,35 +204,6 @@ fn spread(l: &mut Lower, root: bool, with_mean: bool) -> Lowered {
         l.store(Typed { value: Value(first.0 + 1), dtype })?;
     }
     Ok(())
-}
-
-/// Norms of order 0, 1, 2 and infinity; other orders are not known when the plan is made.
-fn vector_norm(l: &mut Lower) -> Lowered {
-    let dtype = l.out(0)?.dtype;
-    let order = l.scalar(1)?;
-    let dims = dims(l, Some(2))?;
-    if !l.ty(0)?.dtype.is_float() || extent(l, &dims)? == 0 {
-        return Err(LowerError::unsupported("a norm of integers or of nothing"));
-    }
-    let c = dtype.compute();
-    let x = l.tensor(0)?;
-    let x = l.g.convert(x, c);
-    let value = if order.zero {
-        let zero = l.constant(c, 0.0);
-        let present = l.bin(BinaryOp::Ne, x, zero);
-        let count = l.g.convert(present, c);
-        reduce(l, ReduceOp::Sum, count, dims, c)
-    } else if order.one {
-        let magnitude = l.un(UnaryOp::Abs, x);
-        reduce(l, ReduceOp::Sum, magnitude, dims, c)
-    } else if order.two {
-        let square = l.bin(BinaryOp::Mul, x, x);
-        let total = reduce(l, ReduceOp::Sum, square, dims, c);
-        l.un(UnaryOp::Sqrt, total)
-    } else {
-        return Err(LowerError::unsupported("a norm of an order other than 0, 1 and 2"));
-    };
-    l.store(Typed { value, dtype })
 }
 
 fn softmax(l: &mut Lower, log: bool) -> Lowered {
@@ -239,28 +243,4 @@ fn running(l: &mut Lower, op: ReduceOp) -> Lowered {
     let shape = l.g.shape(x).clone();
     let value = l.g.op(Op::Cumulative { op, dim }, &[x], shape);
     l.store(Typed { value, dtype })
-}
-
-fn sorted(l: &mut Lower, dim: usize, descending: bool, k: i64) -> Lowered {
-    let x = l.tensor(0)?;
-    let sizes = one_if_scalar(&l.ty(0)?.sizes);
-    let x = l.g.reshape(x, &sizes);
-    let mut values = l.g.shape(x).clone();
-    values.sizes[dim] = k;
-    let indices = Shape { dtype: DType::I64, sizes: values.sizes.clone() };
-    let first = l.g.push(Op::Sort { dim, descending, k }, &[x], &[values, indices]);
-    l.store_value(first)?;
-    l.store_value(Value(first.0 + 1))
-}
-
-/// `(self, stable, dim, descending)`. Where ties may stand in any order they stand in the CPU's, as do those of topk: the
-/// experts a router of equal scores picks are then the same on both.
-fn sort(l: &mut Lower) -> Lowered {
-    if !l.flag(1) {
-        return Err(LowerError::unsupported("ties in the order of the CPU's unstable sort"));
-    }
-    let sizes = one_if_scalar(&l.ty(0)?.sizes);
-    let dim = wrap_dim(l.int(2)?, sizes.len())?;
-    let descending = l.flag(3);
-    sorted(l, dim, descending, sizes[dim])
 }

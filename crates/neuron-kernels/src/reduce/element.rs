@@ -270,7 +270,6 @@ macro_rules! with_element {
         }
     }};
 }
-#[cfg(test)]
 pub(crate) use with_element;
 
 /// Reads `n` elements `stride` elements apart into a dense buffer.

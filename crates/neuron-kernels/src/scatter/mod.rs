@@ -9,7 +9,7 @@ mod lines;
 mod put;
 
 pub use lines::Scatter;
-pub use put::{IndexAdd, IndexPut};
+pub use put::{IndexAdd, IndexCopy, IndexPut};
 
 #[cfg(test)]
 mod tests;

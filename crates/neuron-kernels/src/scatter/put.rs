@@ -329,6 +329,38 @@ impl Kernel for IndexAdd {
     }
 }
 
+/// `torch.index_copy`: `out[.., index[i], ..] = updates[.., i, ..]`, in the order of `i`. Buffers: index, updates, out,
+/// which already holds the input.
+#[derive(Debug)]
+pub struct IndexCopy {
+    put: Put,
+}
+
+impl IndexCopy {
+    /// `index` (`i64` or `i32`) has at most one dimension. Any strides; those of `updates` may be 0.
+    ///
+    /// # Errors
+    /// Shapes that do not belong together. At run: an index outside `0..size`.
+    pub fn new(dim: usize, index: &TensorType, updates: &TensorType, out: &TensorType) -> Result<Self, KernelError> {
+        let [index, updates, out] = [index, updates, out].map(at_least_1d);
+        if index.rank() != 1 {
+            return Err(KernelError::Unsupported { kernel: "index_copy", what: format!("an index {index}") });
+        }
+        Ok(IndexCopy { put: Put::new("index_copy", &out, &[dim as i64], dim, &updates, &[index], false)? })
+    }
+}
+
+impl Kernel for IndexCopy {
+    unsafe fn run(&self, buffers: &[*mut u8], _: &[Scalar]) -> Result<(), KernelError> {
+        // SAFETY: the caller's contract.
+        unsafe { self.put.run(buffers[1], &buffers[..1], buffers[2], Mode::Set) }
+    }
+
+    fn cost(&self) -> u64 {
+        self.put.cost()
+    }
+}
+
 /// `torch.index_put`: writes or adds where [`Index`](crate::index::Index) would read, in index order: of several
 /// updates of one element the last stays. Buffers: updates, indices, out, which already holds the input.
 #[derive(Debug)]

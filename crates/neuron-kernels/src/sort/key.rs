@@ -43,6 +43,7 @@ pub(super) trait Entry: Copy + Ord + Send + Sync + Default {
     /// Byte `pass` of the key, the lowest first.
     fn digit(self, pass: usize) -> usize;
     fn position(self) -> u32;
+    fn key(self) -> u64;
 }
 
 /// For keys of at most 32 bits: the key above the position.
@@ -58,6 +59,10 @@ impl Entry for u64 {
     #[inline(always)]
     fn position(self) -> u32 {
         self as u32
+    }
+    #[inline(always)]
+    fn key(self) -> u64 {
+        self >> 32
     }
 }
 
@@ -80,6 +85,10 @@ impl Entry for Wide {
     #[inline(always)]
     fn position(self) -> u32 {
         self.position
+    }
+    #[inline(always)]
+    fn key(self) -> u64 {
+        self.key
     }
 }
 

@@ -5,6 +5,10 @@
 
 mod key;
 mod radix;
+mod select;
+mod standard;
+
+pub use select::Select;
 
 use crate::index::nest::{Nest, at_least_1d, by_size, piece};
 use crate::kernel::{Kernel, KernelError};

@@ -315,8 +315,7 @@ fn bags_of_rows() {
         let mut from = Tensor::of(TensorType::contiguous(DType::I64, &[bags as i64, 70]));
         let kernel =
             EmbeddingBag::new(&table.ty, &index.ty, &offsets.ty, None, mode, include, padding, &out.ty).unwrap();
-        let mut tensors =
-            [&mut table, &mut index, &mut offsets, &mut out, &mut bag_of, &mut size, &mut from];
+        let mut tensors = [&mut table, &mut index, &mut offsets, &mut out, &mut bag_of, &mut size, &mut from];
         run(&kernel, &mut tensors);
         for bag in 0..bags {
             let end = if bag + 1 < bags { starts[bag + 1] as usize } else { count as usize };
@@ -337,8 +336,8 @@ fn bags_of_rows() {
             }
         }
         index.set(4, 5.0);
-        let buffers = [&mut table, &mut index, &mut offsets, &mut out, &mut bag_of, &mut size, &mut from]
-            .map(|t| t.address());
+        let buffers =
+            [&mut table, &mut index, &mut offsets, &mut out, &mut bag_of, &mut size, &mut from].map(|t| t.address());
         // SAFETY: the tensors that the kernel was made for.
         let result = unsafe { kernel.run(&buffers, &[]) };
         assert!(matches!(result, Err(KernelError::IndexOutOfRange { index: 5, .. })));
