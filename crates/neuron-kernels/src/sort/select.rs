@@ -305,7 +305,7 @@ mod tests {
     fn medians() {
         let nan = f32::NAN;
         let median = |x: &[f32], ignore_nan| select(x, Selection::Median { ignore_nan }, 1).1[0];
-        assert_eq!(median(&[3.0, 1.0, 2.0, 1.0], false), 1);
+        assert_eq!(median(&[3.0, 1.0, 2.0, 1.0], false), 3);
         assert_eq!(median(&[3.0, nan, 2.0, nan], false), 1);
         assert_eq!(median(&[3.0, nan, 2.0, nan], true), 2);
         assert_eq!(median(&[nan, nan], true), 0);
