@@ -150,7 +150,10 @@ Signature::Signature(const c10::OperatorHandle& op) {
   const auto& schema = op.schema();
   const auto& arguments = schema.arguments();
   for (size_t i = 0; i < arguments.size(); ++i) {
-    kinds.push_back(is_number(arguments[i].type()) ? ArgumentKind::Scalar : ArgumentKind::Plain);
+    // The numbers of a fused optimizer change from step to step, as scalars do.
+    const bool changes = arguments[i].type()->kind() == c10::TypeKind::FloatType && schema.name().ends_with("_") &&
+                         schema.name().starts_with("aten::_fused_");
+    kinds.push_back(changes || is_number(arguments[i].type()) ? ArgumentKind::Scalar : ArgumentKind::Plain);
     if (arguments[i].alias_info() != nullptr && arguments[i].alias_info()->isWrite()) {
       mutated.push_back(static_cast<int32_t>(i));
     }
@@ -196,6 +199,8 @@ const NeuronPlan* BoxedOperator::build(const c10::OperatorHandle& handle, const 
     meta.push_back(meta_argument(v));
   }
   const torch::jit::Stack inputs = meta;
+  // An operator that only updates its arguments may lack a meta kernel: what it writes is what it was given.
+  const bool known = signature_.returns.empty() && !handle.hasKernelForDispatchKey(c10::DispatchKey::Meta);
   try {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     c10::impl::ExcludeDispatchKeyGuard no_modes(
@@ -204,7 +209,7 @@ const NeuronPlan* BoxedOperator::build(const c10::OperatorHandle& handle, const 
     const std::string name = c10::toString(handle.operator_name());
     if (const int like = like_argument(name); like >= 0) {
       meta = {meta[like].toTensor().contiguous()};
-    } else {
+    } else if (!known) {
       const auto equivalent = host_equivalent(name, meta);
       (equivalent ? *equivalent : handle).redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &meta);
     }

@@ -19,6 +19,7 @@ OPTIMIZERS = {
     "RAdam": {"lr": 0.01},
     "ASGD": {"lr": 0.05},
     "Rprop": {"lr": 0.01},
+    "Adafactor": {"lr": 0.01},
 }
 
 
@@ -116,7 +117,73 @@ def test_state_moves_with_its_checkpoint():
     assert {t.device.type for s in optimizer.state.values() for t in s.values()} == {"cpu"}
 
 
-def test_no_operator_of_adamw_falls_back(no_fallback):
-    run(DEVICE, lambda p: torch.optim.AdamW(p, lr=0.01))
-    run(DEVICE, lambda p: torch.optim.AdamW(p, lr=0.01, foreach=True))
-    run(DEVICE, lambda p: torch.optim.AdamW(p, lr=0.01, foreach=False))
+@pytest.mark.parametrize(("name", "path"), PATHS, ids=str)
+def test_no_operator_of_an_optimizer_falls_back(name, path, no_fallback):
+    run(DEVICE, lambda p: getattr(torch.optim, name)(p, **OPTIMIZERS[name], **path))
+
+
+@pytest.mark.parametrize("foreach", [True, False])
+def test_no_operator_around_a_step_falls_back(foreach, no_fallback):
+    test_gradient_clipping(foreach, 2.0)
+    test_gradient_scaler(foreach)
+
+
+FUSED = {
+    "Adam": [{}, {"amsgrad": True}, {"maximize": True, "weight_decay": 0.1}],
+    "AdamW": [{}, {"weight_decay": 0.1, "amsgrad": True}],
+    "SGD": [{}, {"momentum": 0.9, "dampening": 0.1}, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}],
+    "Adagrad": [{}, {"lr_decay": 0.1, "weight_decay": 0.1, "maximize": True}],
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(("name", "options"), [(n, o) for n, all_of in FUSED.items() for o in all_of], ids=str)
+def test_fused_steps(name, options, dtype, no_fallback):
+    """Options, dtypes and layouts of fused steps, with a learning rate that changes from step to step."""
+
+    def run(device):
+        generator = torch.Generator().manual_seed(1)
+        shapes = [(7,), (3, 5), (0,), (4, 6)]
+        tensors = [torch.randn(s, generator=generator).to(dtype) for s in shapes]
+        tensors[3] = tensors[3].t()
+        parameters = [torch.nn.Parameter(t.to(device)) for t in tensors]
+        optimizer = getattr(torch.optim, name)(parameters, lr=0.1, fused=True, **options)
+        for step in range(3):
+            for p in parameters:
+                # Of the parameter's layout: the CPU's kernels take memory in order, whatever the strides.
+                p.grad = torch.empty_like(p).copy_(torch.randn(p.shape, generator=generator))
+            optimizer.param_groups[0]["lr"] = 0.1 / (step + 1)
+            optimizer.step()
+        return [p.detach() for p in parameters]
+
+    assert_same(run(DEVICE), run("cpu"), tolerance=(2e-2, 1e-2) if dtype == torch.bfloat16 else (1e-5, 1e-6))
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_fused_steps_with_a_gradient_scaler(name, no_fallback):
+    """The scale divides the gradients within the step, and an infinite one takes no step."""
+    model = network().to(DEVICE)
+    optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.1, fused=True)
+    scaler = torch.amp.GradScaler(DEVICE, init_scale=2.0**10)
+    for step in range(3):
+        before = [p.detach().clone() for p in model.parameters()]
+        optimizer.zero_grad()
+        loss = model(torch.ones(3, 9, device=DEVICE)).square().mean()
+        scaler.scale(loss * (float("inf") if step == 1 else 1.0)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        moved = any(not torch.equal(b, p) for b, p in zip(before, model.parameters(), strict=True))
+        assert moved == (step != 1)
+
+
+def test_a_new_learning_rate_makes_no_new_plan():
+    """Numbers of a fused step are scalars of its launch: compiling anew at every step would take milliseconds."""
+    weight = torch.nn.Parameter(torch.ones(1000, device=DEVICE))
+    weight.grad = torch.ones_like(weight)
+    optimizer = torch.optim.AdamW([weight], lr=0.1, fused=True)
+    lowest = weight.max().item()
+    for step in range(50):
+        optimizer.param_groups[0]["lr"] = 1e-3 * (step + 1)
+        optimizer.step()
+        assert weight.max().item() < lowest
+        lowest = weight.max().item()

@@ -224,3 +224,69 @@ def test_default_generators_are_a_sequence():
 def test_a_default_generator_differs_between_processes(run_python):
     program = "import torch; print(torch.neuron.initial_seed())"
     assert run_python(program) != run_python(program)
+
+
+def on_device(*shape, dtype=torch.float32):
+    return torch.empty(*shape, device="neuron", dtype=dtype)
+
+
+def test_moments_of_the_distributions(no_fallback):
+    n = 100_000
+    assert on_device(n).geometric_(0.25).mean().item() == pytest.approx(4, rel=0.02)
+    assert on_device(n, dtype=torch.int64).geometric_(0.25).min().item() == 1
+    assert on_device(n).log_normal_(0.5, 0.25).log().mean().item() == pytest.approx(0.5, abs=0.01)
+    assert (on_device(n).cauchy_(2.0, 3.0) < 2.0).float().mean().item() == pytest.approx(0.5, abs=0.01)
+    mean, std = torch.full((n,), 3.0, device="neuron"), torch.full((n,), 0.5, device="neuron")
+    for drawn in (torch.normal(mean, std), torch.normal(mean, 0.5), torch.normal(3.0, std)):
+        assert drawn.mean().item() == pytest.approx(3, abs=0.02)
+        assert drawn.std().item() == pytest.approx(0.5, abs=0.02)
+    for rate in (0.5, 30.0):
+        drawn = torch.poisson(torch.full((n,), rate, device="neuron"))
+        assert drawn.mean().item() == pytest.approx(rate, rel=0.03)
+        assert drawn.var().item() == pytest.approx(rate, rel=0.05)
+    assert torch._standard_gamma(torch.full((n,), 2.5, device="neuron")).mean().item() == pytest.approx(2.5, rel=0.02)
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_multinomial_follows_the_weights(replacement, dtype, no_fallback):
+    weights = torch.tensor([1.0, 0.0, 2.0, 5.0], dtype=dtype, device="neuron").expand(20_000, 4)
+    drawn = torch.multinomial(weights, 2, replacement)
+    assert drawn.shape == (20_000, 2)
+    share = torch.bincount(drawn[:, 0].cpu(), minlength=4) / 20_000
+    torch.testing.assert_close(share, torch.tensor([0.125, 0, 0.25, 0.625]), atol=0.02, rtol=0)
+    if not replacement:
+        assert bool((drawn[:, 0] != drawn[:, 1]).all())
+    one = torch.multinomial(torch.tensor([0.0, 1.0, 0.0], device="neuron"), 1)
+    assert one.tolist() == [1]
+
+
+@pytest.mark.parametrize("weights", [[1.0, -1.0], [1.0, float("inf")], [1.0, float("nan")], [0.0, 0.0]])
+def test_weights_that_are_none(weights):
+    with pytest.raises(RuntimeError):
+        torch.multinomial(torch.tensor(weights, device="neuron"), 1).cpu()
+    assert torch.ones(1, device="neuron").item() == 1
+
+
+def test_probabilities_and_deviations_out_of_range():
+    for draw in (
+        lambda: torch.bernoulli(torch.tensor([1.5], device="neuron")),
+        lambda: torch.normal(torch.zeros(1, device="neuron"), torch.tensor([-1.0], device="neuron")),
+        lambda: torch.poisson(torch.tensor([-1.0], device="neuron")),
+    ):
+        with pytest.raises(RuntimeError):
+            draw().cpu()
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 1000])
+def test_permutations(n, no_fallback):
+    p = torch.randperm(n, device="neuron")
+    assert p.dtype == torch.int64
+    assert sorted(p.tolist()) == list(range(n))
+    assert sorted(torch.randperm(n, device="neuron", dtype=torch.int32).tolist()) == list(range(n))
+
+
+def test_integers_of_the_whole_range(no_fallback):
+    lowest = torch.iinfo(torch.int64).min
+    drawn = on_device(1000, dtype=torch.int64).random_(lowest, None)
+    assert (drawn < 0).sum().item() in range(400, 600)

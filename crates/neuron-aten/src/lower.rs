@@ -3,7 +3,7 @@
 use crate::call::{Arg, Call, ScalarArg, ScalarKind, Source, TensorArg};
 use crate::promote::{Standing, result_type};
 use neuron_ir::{
-    BinaryOp, DType, Destination, Dims, Graph, GraphBuilder, Op, Scalar, Shape, TensorType, UnaryOp, Value,
+    BinaryOp, CheckOp, DType, Destination, Dims, Graph, GraphBuilder, Op, Scalar, Shape, TensorType, UnaryOp, Value,
 };
 use thiserror::Error;
 
@@ -320,6 +320,11 @@ impl<'a> Lower<'a> {
         self.g.binary(op, a, c)
     }
 
+    /// Makes a launch fail where an element of `value` is not what it has to be.
+    pub fn require(&mut self, check: CheckOp, value: Value) {
+        self.g.op(Op::Check(check), &[value], Shape::new(DType::Bool, &[]));
+    }
+
     // --- outputs -------------------------------------------------------------------------------------------------------
 
     /// Layout of output `k`.
@@ -382,6 +387,11 @@ impl<'a> Lower<'a> {
         let value = self.g.reshape(value, &t.ty.sizes);
         self.g.output(value, Destination::Param(index), t.ty.clone());
         Ok(())
+    }
+
+    /// Leaves the next output, memory the caller gave, as it is.
+    pub fn skip(&mut self) {
+        self.next += 1;
     }
 
     /// Stores a value that already has the type PyTorch computes in.

@@ -2,7 +2,7 @@
 
 use crate::plan::{Place, Planner};
 use crate::program::Slot;
-use crate::{convolution, ctc, ordering, pointwise, product, spatial};
+use crate::{convolution, ctc, optimizer, ordering, pointwise, product, spatial};
 use neuron_ir::{DType, Destination, Node, Op, ReduceOp, TensorType, Value};
 use neuron_kernels::attention::{Attention, AttentionBackward, AttentionOptions};
 use neuron_kernels::concat::Concat;
@@ -122,6 +122,9 @@ pub(crate) fn emit(p: &mut Planner, node: &Node) -> Emitted {
             push(p, TruePositions::new(&mask.ty, &out.ty)?, &[&mask, &counts, &out])
         }
         Op::Random(op) => random(p, node, *op),
+        Op::Check(op) => optimizer::check(p, node, *op),
+        Op::Sample(op) => optimizer::sample(p, node, *op),
+        Op::Optimizer(op) => optimizer::step(p, node, *op),
         Op::Sort { dim, descending, k } => {
             let x = p.realize(node.operands[0])?;
             let (values, indices) = (p.result(v), p.result(second(v)));

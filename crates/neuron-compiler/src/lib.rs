@@ -11,6 +11,7 @@ mod convolution;
 mod ctc;
 mod kernels;
 mod layout;
+mod optimizer;
 mod ordering;
 mod plan;
 mod pointwise;

@@ -10,6 +10,7 @@
 mod dtype;
 mod graph;
 mod op;
+mod optimizer;
 mod ordering;
 mod pointwise;
 mod spatial;
@@ -19,7 +20,8 @@ mod verify;
 
 pub use dtype::DType;
 pub use graph::{Destination, Graph, GraphBuilder, Node, Output, Value};
-pub use op::{ConvolutionOp, ConvolutionWindows, CtcOp, Op, RandomOp, ReduceOp, Scalar, ScatterOp};
+pub use op::{CheckOp, ConvolutionOp, ConvolutionWindows, CtcOp, Op, RandomOp, ReduceOp, SampleOp, Scalar, ScatterOp};
+pub use optimizer::OptimizerOp;
 pub use ordering::{OrderingOp, SegmentOp, Selection};
 pub use pointwise::{BinaryOp, UnaryOp};
 pub use spatial::{BagMode, Blocks, Divisor, Filter, Outside, Sampling, SpatialOp, Taps, Window};

@@ -1,6 +1,6 @@
 //! The operators of a graph.
 
-use crate::{BinaryOp, Dims, OrderingOp, SpatialOp, UnaryOp};
+use crate::{BinaryOp, Dims, OptimizerOp, OrderingOp, SpatialOp, UnaryOp};
 
 /// A constant as a graph or a launch carries it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -123,6 +123,35 @@ pub struct CtcOp {
     /// `(grad[n], log_probs[t, n, c], targets, loss[n], alpha[n, t, s])`: gradient of `log_probs`; else
     /// `(log_probs, targets)`: results `loss, alpha`
     pub backward: bool,
+}
+
+/// A distribution whose parameters are tensors. An element takes its words from a stream of its own, as many as it needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SampleOp {
+    /// `(weights[.., n])`: for each row as many `i64` positions as the result's last extent, drawn with replacement in
+    /// proportion to the weights.
+    Multinomial,
+    /// `(rate)`: Poisson.
+    Poisson,
+    /// `(alpha)`: gamma with rate 1; never 0.
+    Gamma,
+}
+
+/// What the elements of a tensor of floats have to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CheckOp {
+    /// Not negative, and finite: weights of `multinomial`.
+    Weight,
+    /// Positive: sums of such weights.
+    Total,
+    /// In [0, 1]: probabilities of `bernoulli`.
+    Probability,
+    /// In [0, 1]: predictions of `binary_cross_entropy`.
+    Prediction,
+    /// Not negative: standard deviations of `normal`.
+    Deviation,
+    /// Not negative: rates of `poisson`.
+    Rate,
 }
 
 /// An operator. Operands are listed as `(a, b, ...)`; unless said otherwise there is one result.
@@ -361,6 +390,13 @@ pub enum Op {
     TruePositions,
     /// `(seed, offset)`, 0-dimensional `i64`: element `i` of the row-major result depends on seed, offset and `i` alone
     Random(RandomOp),
+    /// `(a)`: an error of the launch unless all elements are what they have to be. The result, a 0-dimensional `bool`, has
+    /// no content.
+    Check(CheckOp),
+    /// The operands of the distribution, then `(seed, offset)`, 0-dimensional `i64`
+    Sample(SampleOp),
+    /// One step of an optimizer
+    Optimizer(OptimizerOp),
     /// `(a)`: running sum or product along `dim`
     Cumulative {
         /// [`ReduceOp::Sum`] or [`ReduceOp::Prod`].
@@ -443,6 +479,9 @@ impl Op {
             Op::TrueCounts => "true_counts",
             Op::TruePositions => "true_positions",
             Op::Random(_) => "random",
+            Op::Check(_) => "check",
+            Op::Sample(_) => "sample",
+            Op::Optimizer(_) => "optimizer",
             Op::Cumulative { .. } => "cumulative",
             Op::Sort { .. } => "sort",
             Op::Spatial(op) => op.name(),

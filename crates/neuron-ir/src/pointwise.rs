@@ -90,6 +90,48 @@ operators! {
         Lgamma = "lgamma",
         /// Logistic function.
         Sigmoid = "sigmoid",
+        /// Logarithmic derivative of the gamma function; the infinity of the other sign at zeros, NaN at negative integers.
+        Digamma = "digamma",
+        /// Derivative of the digamma function.
+        Trigamma = "trigamma",
+        /// Modified Bessel function of the first kind, order 0.
+        I0 = "i0",
+        /// e^-|x| I0(x)
+        I0e = "i0e",
+        /// Modified Bessel function of the first kind, order 1.
+        I1 = "i1",
+        /// e^-|x| I1(x)
+        I1e = "i1e",
+        /// Modified Bessel function of the second kind, order 0.
+        K0 = "k0",
+        /// e^x K0(x)
+        K0e = "k0e",
+        /// Modified Bessel function of the second kind, order 1.
+        K1 = "k1",
+        /// e^x K1(x)
+        K1e = "k1e",
+        /// Bessel function of the first kind, order 0; NaN at infinity, as PyTorch's.
+        BesselJ0 = "bessel_j0",
+        /// Bessel function of the first kind, order 1.
+        BesselJ1 = "bessel_j1",
+        /// Bessel function of the second kind, order 0.
+        BesselY0 = "bessel_y0",
+        /// Bessel function of the second kind, order 1.
+        BesselY1 = "bessel_y1",
+        /// sin(x) / x, the spherical Bessel function of order 0.
+        SphericalBesselJ0 = "spherical_bessel_j0",
+        /// Airy function Ai; NaN at the infinities, as PyTorch's.
+        AiryAi = "airy_ai",
+        /// Inverse of the normal distribution function.
+        Ndtri = "ndtri",
+        /// Logarithm of the normal distribution function.
+        LogNdtr = "log_ndtr",
+        /// e^(x^2) erfc(x)
+        Erfcx = "erfcx",
+        /// The factor of `x = m 2^e` in [1/2, 1).
+        FrexpMantissa = "frexp_mantissa",
+        /// The exponent of `x = m 2^e`, as a number of the operand's type; 0 where `x` is not finite.
+        FrexpExponent = "frexp_exponent",
         /// Largest integer not above.
         Floor = "floor",
         /// Smallest integer not below.
@@ -142,6 +184,46 @@ operators! {
         Copysign = "copysign",
         /// sqrt(x^2 + y^2) without overflow
         Hypot = "hypot",
+        /// `(a, x)`: regularised lower incomplete gamma function.
+        Igamma = "igamma",
+        /// `(a, x)`: regularised upper incomplete gamma function.
+        Igammac = "igammac",
+        /// `(s, q)`: Hurwitz zeta function.
+        Zeta = "zeta",
+        /// `(x, n)`: Chebyshev polynomial of the first kind, as for all polynomials with the degree truncated to an integer.
+        ChebyshevT = "chebyshev_t",
+        /// `(x, n)`: Chebyshev polynomial of the second kind.
+        ChebyshevU = "chebyshev_u",
+        /// `(x, n)`: Chebyshev polynomial of the third kind.
+        ChebyshevV = "chebyshev_v",
+        /// `(x, n)`: Chebyshev polynomial of the fourth kind.
+        ChebyshevW = "chebyshev_w",
+        /// `(x, n)`: [`BinaryOp::ChebyshevT`] of `2 x - 1`.
+        ShiftedChebyshevT = "shifted_chebyshev_t",
+        /// `(x, n)`: [`BinaryOp::ChebyshevU`] of `2 x - 1`.
+        ShiftedChebyshevU = "shifted_chebyshev_u",
+        /// `(x, n)`: [`BinaryOp::ChebyshevV`] of `2 x - 1`.
+        ShiftedChebyshevV = "shifted_chebyshev_v",
+        /// `(x, n)`: [`BinaryOp::ChebyshevW`] of `2 x - 1`.
+        ShiftedChebyshevW = "shifted_chebyshev_w",
+        /// `(x, n)`: physicist's Hermite polynomial.
+        HermiteH = "hermite_h",
+        /// `(x, n)`: probabilist's Hermite polynomial.
+        HermiteHe = "hermite_he",
+        /// `(x, n)`: Laguerre polynomial.
+        LaguerreL = "laguerre_l",
+        /// `(x, n)`: Legendre polynomial.
+        LegendreP = "legendre_p",
+        /// The next number of the operands' type after the first, towards the second.
+        Nextafter = "nextafter",
+        /// As [`BinaryOp::Nextafter`], of `bf16` numbers in `f32`.
+        NextafterBf16 = "nextafter_bf16",
+        /// As [`BinaryOp::Nextafter`], of `f16` numbers in `f32`.
+        NextafterF16 = "nextafter_f16",
+        /// Greatest common divisor of integers, not negative.
+        Gcd = "gcd",
+        /// Least common multiple of integers, not negative; 0 if both are.
+        Lcm = "lcm",
         /// Bitwise and, logical and of bool.
         And = "and",
         /// Bitwise or, logical or of bool.

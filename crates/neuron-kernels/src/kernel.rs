@@ -52,6 +52,9 @@ pub enum KernelError {
         /// The target as given.
         target: i64,
     },
+    /// An element that an operator does not take, in PyTorch's words. PyTorch raises `RuntimeError` on the CPU.
+    #[error("{0}")]
+    InvalidElement(&'static str),
     /// An integer division by zero. PyTorch raises `RuntimeError("ZeroDivisionError")`.
     #[error("ZeroDivisionError")]
     ZeroDivision,

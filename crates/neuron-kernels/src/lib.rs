@@ -1,6 +1,7 @@
 //! SIMD kernels on host memory: what a software NeuronCore executes.
 
 pub mod attention;
+pub mod check;
 pub mod concat;
 pub mod convolution;
 pub mod ctc;

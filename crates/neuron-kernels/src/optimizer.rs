@@ -12,6 +12,30 @@ use neuron_ir::{DType, Scalar};
 /// Elements per task.
 const CHUNK: usize = 1 << 14;
 
+/// Where a launch finds a number of the step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Number {
+    /// Among the scalars.
+    Scalar(usize),
+    /// Known beforehand.
+    Constant(f64),
+    /// In memory: an `f64` at this position among the buffers.
+    Buffer(usize),
+}
+
+impl Number {
+    /// # Safety
+    /// A buffer is valid for reading one `f64`.
+    unsafe fn read(self, buffers: &[*mut u8], scalars: &[Scalar]) -> f64 {
+        match self {
+            Number::Scalar(i) => scalars[i].to_f64(),
+            Number::Constant(v) => v,
+            // SAFETY: the caller's contract.
+            Number::Buffer(i) => unsafe { buffers[i].cast::<f64>().read() },
+        }
+    }
+}
+
 /// What fixes the form of an Adam step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AdamOptions {
@@ -31,6 +55,7 @@ pub struct AdamOptions {
 #[derive(Debug)]
 pub struct Adam {
     options: AdamOptions,
+    numbers: [Number; 5],
     numel: usize,
     dtype: DType,
 }
@@ -56,6 +81,7 @@ pub struct SgdOptions {
 #[derive(Debug)]
 pub struct Sgd {
     options: SgdOptions,
+    numbers: [Number; 4],
     numel: usize,
     dtype: DType,
 }
@@ -73,18 +99,19 @@ impl Adam {
     ///
     /// Buffers, each read and written in place where it changes: `param`, `grad`, `exp_avg`, `exp_avg_sq`,
     /// `max_exp_avg_sq` with `amsgrad`, `step` (one `f32`, already counting this step), and one `f32` each of `grad_scale`
-    /// and `found_inf` where the options have them. Scalars: learning rate, beta 1, beta 2, weight decay, epsilon.
+    /// and `found_inf` where the options have them. Numbers: learning rate, beta 1, beta 2, weight decay, epsilon.
     ///
     /// # Errors
     /// [`KernelError::Unsupported`] for types other than floats, or mixed ones.
     pub fn new(
         options: AdamOptions,
+        numbers: [Number; 5],
         numel: usize,
         param: DType,
         grad: DType,
         state: DType,
     ) -> Result<Adam, KernelError> {
-        Ok(Adam { options, numel, dtype: same_dtype("fused_adam", param, grad, state)? })
+        Ok(Adam { options, numbers, numel, dtype: same_dtype("fused_adam", param, grad, state)? })
     }
 }
 
@@ -92,13 +119,20 @@ impl Sgd {
     /// A step over `numel` elements, all tensors contiguous and of one float type.
     ///
     /// Buffers, each read and written in place where it changes: `param`, `grad`, `momentum_buffer` with `momentum`, and
-    /// one `f32` each of `grad_scale` and `found_inf` where the options have them. Scalars: weight decay, momentum,
+    /// one `f32` each of `grad_scale` and `found_inf` where the options have them. Numbers: weight decay, momentum,
     /// learning rate, dampening.
     ///
     /// # Errors
     /// As [`Adam::new`].
-    pub fn new(options: SgdOptions, numel: usize, param: DType, grad: DType, state: DType) -> Result<Sgd, KernelError> {
-        Ok(Sgd { options, numel, dtype: same_dtype("fused_sgd", param, grad, state)? })
+    pub fn new(
+        options: SgdOptions,
+        numbers: [Number; 4],
+        numel: usize,
+        param: DType,
+        grad: DType,
+        state: DType,
+    ) -> Result<Sgd, KernelError> {
+        Ok(Sgd { options, numbers, numel, dtype: same_dtype("fused_sgd", param, grad, state)? })
     }
 }
 
@@ -146,8 +180,8 @@ struct AdamStep<C> {
 }
 
 impl<C: Float> AdamStep<C> {
-    fn new(options: &AdamOptions, step: f32, grad_scale: Option<f32>, scalars: &[Scalar]) -> Self {
-        let [lr, beta1, beta2, weight_decay, eps] = std::array::from_fn(|i| scalars[i].to_f64());
+    fn new(options: &AdamOptions, step: f32, grad_scale: Option<f32>, numbers: [f64; 5]) -> Self {
+        let [lr, beta1, beta2, weight_decay, eps] = numbers;
         let correction = |beta: f64| 1.0 - beta.powf(f64::from(step));
         AdamStep {
             grad_scale: C::of(f64::from(grad_scale.unwrap_or(1.0))),
@@ -221,8 +255,10 @@ impl Adam {
         if found_inf == Some(1.0) {
             return;
         }
-        let numbers = AdamStep::<C>::new(&self.options, step, grad_scale, scalars);
-        let decayed = !adamw && scalars[3].to_f64() != 0.0;
+        // SAFETY: the caller's buffers.
+        let numbers = self.numbers.map(|n| unsafe { n.read(buffers, scalars) });
+        let decayed = !adamw && numbers[3] != 0.0;
+        let numbers = AdamStep::<C>::new(&self.options, step, grad_scale, numbers);
         let arrays: [Array<E>; 5] =
             std::array::from_fn(|i| Array(buffers[if i < 4 || amsgrad { i } else { 0 }].cast()));
         pool::parallel_for(self.numel.div_ceil(CHUNK), |task| {
@@ -304,7 +340,8 @@ impl Sgd {
         if found_inf == Some(1.0) {
             return;
         }
-        let [weight_decay, factor, lr, dampening] = std::array::from_fn(|i| scalars[i].to_f64());
+        // SAFETY: the caller's buffers.
+        let [weight_decay, factor, lr, dampening] = self.numbers.map(|n| unsafe { n.read(buffers, scalars) });
         let numbers = SgdStep {
             grad_scale: C::of(f64::from(grad_scale.unwrap_or(1.0))),
             sign: C::of(if maximize { -1.0 } else { 1.0 }),
@@ -340,6 +377,90 @@ impl Sgd {
     }
 }
 
+/// What fixes the form of an Adagrad step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AdagradOptions {
+    /// Ascends.
+    pub maximize: bool,
+    /// A gradient scale is among the buffers.
+    pub grad_scale: bool,
+    /// A flag that overflow was found is among the buffers.
+    pub found_inf: bool,
+}
+
+/// One step of Adagrad.
+#[derive(Debug)]
+pub struct Adagrad {
+    options: AdagradOptions,
+    numbers: [Number; 4],
+    numel: usize,
+    dtype: DType,
+}
+
+impl Adagrad {
+    /// A step over `numel` elements, all tensors contiguous and of one float type.
+    ///
+    /// Buffers, each read and written in place where it changes: `param`, `grad`, `state_sum`, `step` (one `f32`, already
+    /// counting this step), and one `f32` each of `grad_scale` and `found_inf` where the options have them. Numbers:
+    /// learning rate, its decay, weight decay, epsilon.
+    ///
+    /// # Errors
+    /// As [`Adam::new`].
+    pub fn new(
+        options: AdagradOptions,
+        numbers: [Number; 4],
+        numel: usize,
+        param: DType,
+        grad: DType,
+        state: DType,
+    ) -> Result<Adagrad, KernelError> {
+        Ok(Adagrad { options, numbers, numel, dtype: same_dtype("fused_adagrad", param, grad, state)? })
+    }
+
+    unsafe fn launch<E: Element, C: Float>(&self, buffers: &[*mut u8], scalars: &[Scalar]) {
+        let mut rest = buffers[3..].iter().copied();
+        // SAFETY: the caller's buffers.
+        let (step, grad_scale, found_inf) = unsafe {
+            let step = value(true, &mut rest).unwrap_or(1.0);
+            let grad_scale = value(self.options.grad_scale, &mut rest);
+            (step, grad_scale, value(self.options.found_inf, &mut rest))
+        };
+        if found_inf == Some(1.0) {
+            return;
+        }
+        // SAFETY: the caller's buffers.
+        let [lr, lr_decay, weight_decay, eps] = self.numbers.map(|n| unsafe { n.read(buffers, scalars) });
+        let rate = C::of(lr / (1.0 + (f64::from(step) - 1.0) * lr_decay));
+        let (decay, eps) = (C::of(weight_decay), C::of(eps));
+        let sign = C::of(if self.options.maximize { -1.0 } else { 1.0 });
+        let scale = grad_scale.map(|s| C::of(f64::from(s)));
+        let arrays: [Array<E>; 3] = std::array::from_fn(|i| Array(buffers[i].cast()));
+        pool::parallel_for(self.numel.div_ceil(CHUNK), |task| {
+            let at = task * CHUNK;
+            let len = CHUNK.min(self.numel - at);
+            // SAFETY: chunks are disjoint.
+            let [param, grad, sums] = std::array::from_fn(|i| unsafe { arrays[i].part(at, len) });
+            vectorized(
+                #[inline(always)]
+                || {
+                    for ((param, grad), sum) in param.iter_mut().zip(grad).zip(sums) {
+                        let p = C::load(*param);
+                        let mut g = C::load(*grad);
+                        if let Some(scale) = scale {
+                            g = g / scale;
+                            *grad = g.store();
+                        }
+                        g = g * sign + p * decay;
+                        let s = C::load(*sum) + g * g;
+                        *sum = s.store();
+                        *param = (p - rate * g / (s.sqrt() + eps)).store();
+                    }
+                },
+            );
+        });
+    }
+}
+
 /// The launch compiled for the kernel's element type.
 macro_rules! kernel {
     ($kernel:ty, $cost:expr) => {
@@ -365,6 +486,7 @@ macro_rules! kernel {
 }
 kernel!(Adam, 7);
 kernel!(Sgd, 3);
+kernel!(Adagrad, 5);
 
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,7 @@
 
 use super::{Row, overloads};
 use crate::lower::{Lower, LowerError, Lowered, Typed};
-use neuron_ir::{BinaryOp, DType, UnaryOp, Value};
+use neuron_ir::{BinaryOp, DType, Op, RandomOp, Scalar, Shape, UnaryOp, Value};
 
 pub(super) const ROWS: &[Row] = &[
     (&["aten::relu", "aten::relu_", "aten::relu.out"], relu),
@@ -24,6 +24,20 @@ pub(super) const ROWS: &[Row] = &[
     (&["aten::hardswish", "aten::hardswish_", "aten::hardswish.out"], hardswish),
     (&["aten::mish", "aten::mish_", "aten::mish.out"], mish),
     (&["aten::elu", "aten::elu_", "aten::elu.out"], elu),
+    (&["aten::elu_backward", "aten::elu_backward.grad_input"], elu_backward),
+    (&["aten::hardsigmoid_backward", "aten::hardsigmoid_backward.grad_input"], hardsigmoid_backward),
+    (&["aten::hardswish_backward"], hardswish_backward),
+    (&["aten::hardshrink", "aten::hardshrink.out"], hardshrink),
+    (&["aten::softshrink", "aten::softshrink.out"], softshrink),
+    (&["aten::hardshrink_backward", "aten::hardshrink_backward.grad_input"], shrink_backward),
+    (&["aten::softshrink_backward", "aten::softshrink_backward.grad_input"], shrink_backward),
+    (&["aten::log_sigmoid_forward", "aten::log_sigmoid_forward.output"], log_sigmoid),
+    (&["aten::log_sigmoid_backward", "aten::log_sigmoid_backward.grad_input"], log_sigmoid_backward),
+    (&["aten::glu", "aten::glu.out"], glu),
+    (&["aten::glu_backward", "aten::glu_backward.grad_input"], glu_backward),
+    (&["aten::_prelu_kernel"], prelu),
+    (&["aten::_prelu_kernel_backward"], prelu_backward),
+    (&["aten::rrelu_with_noise", "aten::rrelu_with_noise_", "aten::rrelu_with_noise.out"], rrelu),
 ];
 
 /// Tensor argument `i` in the compute type of the first one.
@@ -280,4 +294,226 @@ fn elu(l: &mut Lower) -> Lowered {
     let above = l.with_constant(BinaryOp::Gt, x, 0.0);
     let value = l.g.select(above, positive, negative);
     l.store(Typed { value, dtype })
+}
+
+/// `(grad, alpha, scale, input_scale, is_result, self or result)`
+fn elu_backward(l: &mut Lower) -> Lowered {
+    let (grad, dtype) = input(l, 0)?;
+    let (x, _) = input(l, 5)?;
+    let (alpha, scale, input_scale) = (l.wide_operand(1, dtype)?, l.wide_operand(2, dtype)?, l.wide_operand(3, dtype)?);
+    let factor = l.bin(BinaryOp::Mul, alpha, scale);
+    let inner = l.bin(BinaryOp::Mul, grad, input_scale);
+    let negative = if l.flag(4) {
+        let sum = l.bin(BinaryOp::Add, x, factor);
+        l.bin(BinaryOp::Mul, inner, sum)
+    } else {
+        let scaled = l.bin(BinaryOp::Mul, x, input_scale);
+        let e = l.un(UnaryOp::Exp, scaled);
+        let inner = l.bin(BinaryOp::Mul, inner, factor);
+        l.bin(BinaryOp::Mul, inner, e)
+    };
+    let positive = l.bin(BinaryOp::Mul, grad, scale);
+    let above = l.with_constant(BinaryOp::Gt, x, 0.0);
+    let value = l.g.select(above, positive, negative);
+    l.store(Typed { value, dtype })
+}
+
+fn hardsigmoid_backward(l: &mut Lower) -> Lowered {
+    let (grad, dtype) = input(l, 0)?;
+    let (x, _) = input(l, 1)?;
+    let low = l.with_constant(BinaryOp::Gt, x, -3.0);
+    let high = l.with_constant(BinaryOp::Lt, x, 3.0);
+    let inside = l.bin(BinaryOp::And, low, high);
+    let slope = l.with_constant(BinaryOp::Mul, grad, f64::from(1.0f32 / 6.0));
+    let zero = l.constant(dtype.compute(), 0.0);
+    let value = l.g.select(inside, slope, zero);
+    l.store(Typed { value, dtype })
+}
+
+fn hardswish_backward(l: &mut Lower) -> Lowered {
+    let (grad, dtype) = input(l, 0)?;
+    let (x, _) = input(l, 1)?;
+    let third = l.with_constant(BinaryOp::Div, x, 3.0);
+    let slope = l.with_constant(BinaryOp::Add, third, 0.5);
+    let inside = l.bin(BinaryOp::Mul, grad, slope);
+    let above = l.with_constant(BinaryOp::Ge, x, 3.0);
+    let below = l.with_constant(BinaryOp::Lt, x, -3.0);
+    let zero = l.constant(dtype.compute(), 0.0);
+    let value = l.g.select(above, grad, inside);
+    let value = l.g.select(below, zero, value);
+    l.store(Typed { value, dtype })
+}
+
+/// Whether `-lambda <= x <= lambda`.
+fn within(l: &mut Lower, x: Value, lambda: Value) -> Value {
+    let negative = l.un(UnaryOp::Neg, lambda);
+    let low = l.bin(BinaryOp::Ge, x, negative);
+    let high = l.bin(BinaryOp::Le, x, lambda);
+    l.bin(BinaryOp::And, low, high)
+}
+
+fn hardshrink(l: &mut Lower) -> Lowered {
+    let (x, dtype) = input(l, 0)?;
+    let lambda = l.operand(1, dtype)?;
+    let inside = within(l, x, lambda);
+    let zero = l.constant(dtype.compute(), 0.0);
+    let value = l.g.select(inside, zero, x);
+    l.store(Typed { value, dtype })
+}
+
+/// Towards 0 by `lambda`; NaN stays.
+fn softshrink(l: &mut Lower) -> Lowered {
+    let (x, dtype) = input(l, 0)?;
+    let lambda = l.wide_operand(1, dtype)?;
+    let negative = l.un(UnaryOp::Neg, lambda);
+    let down = l.bin(BinaryOp::Sub, x, lambda);
+    let up = l.bin(BinaryOp::Add, x, lambda);
+    let above = l.bin(BinaryOp::Gt, x, lambda);
+    let below = l.bin(BinaryOp::Lt, x, negative);
+    let inside = l.with_constant(BinaryOp::Mul, x, 0.0);
+    let value = l.g.select(below, up, inside);
+    let value = l.g.select(above, down, value);
+    l.store(Typed { value, dtype })
+}
+
+/// `(grad, self, lambda)`
+fn shrink_backward(l: &mut Lower) -> Lowered {
+    let (grad, dtype) = input(l, 0)?;
+    let (x, _) = input(l, 1)?;
+    let lambda = l.operand(2, dtype)?;
+    let inside = within(l, x, lambda);
+    let zero = l.constant(dtype.compute(), 0.0);
+    let value = l.g.select(inside, zero, grad);
+    l.store(Typed { value, dtype })
+}
+
+/// e^-|x|
+fn decay(l: &mut Lower, x: Value) -> Value {
+    let magnitude = l.un(UnaryOp::Abs, x);
+    let negative = l.un(UnaryOp::Neg, magnitude);
+    l.un(UnaryOp::Exp, negative)
+}
+
+/// Results `min(x, 0) - log(1 + e^-|x|)` and, where PyTorch gives it a size, `e^-|x|`.
+fn log_sigmoid(l: &mut Lower) -> Lowered {
+    let (x, dtype) = input(l, 0)?;
+    let e = decay(l, x);
+    let log = l.un(UnaryOp::Log1p, e);
+    let low = l.with_constant(BinaryOp::Minimum, x, 0.0);
+    let value = l.bin(BinaryOp::Sub, low, log);
+    l.store(Typed { value, dtype })?;
+    let value = if l.out(1)?.numel() == 0 { l.constant(dtype.compute(), 0.0) } else { e };
+    l.store(Typed { value, dtype })
+}
+
+/// `(grad, self, buffer)`. The exponential is computed again: the buffer holds it rounded, or not at all.
+fn log_sigmoid_backward(l: &mut Lower) -> Lowered {
+    let (grad, dtype) = input(l, 0)?;
+    let (x, _) = input(l, 1)?;
+    let e = decay(l, x);
+    let one = l.constant(dtype.compute(), 1.0);
+    let sum = l.bin(BinaryOp::Add, one, e);
+    let share = l.bin(BinaryOp::Div, e, sum);
+    let rest = l.bin(BinaryOp::Sub, one, share);
+    let negative = l.with_constant(BinaryOp::Lt, x, 0.0);
+    let slope = l.g.select(negative, rest, share);
+    let value = l.bin(BinaryOp::Mul, slope, grad);
+    l.store(Typed { value, dtype })
+}
+
+/// The two halves along `dim`, in the compute type.
+fn halves(l: &mut Lower, x: Value, dim: usize, dtype: DType) -> [Value; 2] {
+    let mut shape = l.g.shape(x).clone();
+    let extent = shape.sizes[dim] / 2;
+    shape.sizes[dim] = extent;
+    [0, extent].map(|first| {
+        let index = l.g.op(Op::Iota { dim: 0 }, &[], Shape::new(DType::I64, &[extent]));
+        let first = l.g.constant(DType::I64, Scalar::I64(first));
+        let index = l.bin(BinaryOp::Add, index, first);
+        let half = l.g.op(Op::IndexSelect { dim }, &[x, index], shape.clone());
+        l.g.convert(half, dtype.compute())
+    })
+}
+
+/// `(self, dim)`: the first half times the logistic function of the second.
+fn glu(l: &mut Lower) -> Lowered {
+    let ty = l.ty(0)?.clone();
+    let dim = l.dim(1, ty.rank())?;
+    let x = l.tensor(0)?;
+    let [a, b] = halves(l, x, dim, ty.dtype);
+    let gate = l.un(UnaryOp::Sigmoid, b);
+    let value = l.bin(BinaryOp::Mul, a, gate);
+    l.store(Typed { value, dtype: ty.dtype })
+}
+
+/// `(grad, self, dim)`
+fn glu_backward(l: &mut Lower) -> Lowered {
+    let ty = l.ty(1)?.clone();
+    let dtype = ty.dtype;
+    let dim = l.dim(2, ty.rank())?;
+    let grad = l.operand(0, dtype)?;
+    let x = l.tensor(1)?;
+    let [a, b] = halves(l, x, dim, dtype);
+    let gate = l.un(UnaryOp::Sigmoid, b);
+    let first = l.bin(BinaryOp::Mul, grad, gate);
+    let one = l.constant(dtype.compute(), 1.0);
+    let rest = l.bin(BinaryOp::Sub, one, gate);
+    let second = l.bin(BinaryOp::Mul, rest, gate);
+    let second = l.bin(BinaryOp::Mul, second, grad);
+    let second = l.bin(BinaryOp::Mul, second, a);
+    let parts = [first, second].map(|v| l.g.convert(v, dtype));
+    let value = l.g.op(Op::Concat { dim }, &parts, ty.shape());
+    l.store_value(value)
+}
+
+/// `(self, weight)`, the weight already shaped to broadcast.
+fn prelu(l: &mut Lower) -> Lowered {
+    let (x, dtype) = input(l, 0)?;
+    let (weight, _) = input(l, 1)?;
+    let negative = l.bin(BinaryOp::Mul, weight, x);
+    let above = l.with_constant(BinaryOp::Gt, x, 0.0);
+    let value = l.g.select(above, x, negative);
+    l.store(Typed { value, dtype })
+}
+
+/// `(grad, self, weight)`: results gradients of the tensor and of the weight, the latter not yet summed.
+fn prelu_backward(l: &mut Lower) -> Lowered {
+    let (grad, dtype) = input(l, 0)?;
+    let (x, _) = input(l, 1)?;
+    let (weight, _) = input(l, 2)?;
+    let above = l.with_constant(BinaryOp::Gt, x, 0.0);
+    let scaled = l.bin(BinaryOp::Mul, weight, grad);
+    let value = l.g.select(above, grad, scaled);
+    l.store(Typed { value, dtype })?;
+    let zero = l.constant(dtype.compute(), 0.0);
+    let product = l.bin(BinaryOp::Mul, x, grad);
+    let value = l.g.select(above, zero, product);
+    l.store(Typed { value, dtype })
+}
+
+/// `(self, noise, lower, upper, training)`: slopes drawn for what is not positive are kept in the noise, 1 elsewhere.
+fn rrelu(l: &mut Lower) -> Lowered {
+    let ty = l.ty(0)?.clone();
+    let dtype = ty.dtype;
+    let (x, _) = input(l, 0)?;
+    let (lower, upper) = (l.wide_operand(2, dtype)?, l.wide_operand(3, dtype)?);
+    let above = l.with_constant(BinaryOp::Gt, x, 0.0);
+    if !l.flag(4) {
+        let sum = l.bin(BinaryOp::Add, lower, upper);
+        let slope = l.with_constant(BinaryOp::Div, sum, 2.0);
+        let negative = l.bin(BinaryOp::Mul, x, slope);
+        let value = l.g.select(above, x, negative);
+        return l.store(Typed { value, dtype });
+    }
+    let values = if dtype == DType::F64 { 2 } else { 1 };
+    let uniform = l.random(RandomOp::Uniform, dtype.compute(), &ty.sizes, values);
+    let width = l.bin(BinaryOp::Sub, upper, lower);
+    let drawn = l.bin(BinaryOp::Mul, uniform, width);
+    let drawn = l.bin(BinaryOp::Add, drawn, lower);
+    let drawn = l.round(drawn, dtype);
+    let one = l.constant(dtype.compute(), 1.0);
+    let noise = l.g.select(above, one, drawn);
+    let value = l.bin(BinaryOp::Mul, x, noise);
+    l.store(Typed { value, dtype })?;
+    l.store(Typed { value: noise, dtype })
 }

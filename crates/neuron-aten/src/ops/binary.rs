@@ -101,7 +101,7 @@ fn difference(l: &mut Lower, i: usize, j: usize) -> Lowered {
 }
 
 /// The common type, or the default float where that is an integer.
-fn common_float(l: &Lower) -> Result<DType, LowerError> {
+pub(super) fn common_float(l: &Lower) -> Result<DType, LowerError> {
     let common = l.common(&[0, 1])?;
     let out = l.out(0)?.dtype;
     Ok(match common {

@@ -30,18 +30,61 @@ pub(super) const ROWS: &[Row] = &[
     (lists!("div", "Scalar"), |l| binary(l, BinaryOp::Div, None)),
     (lists!("div", "ScalarList"), |l| binary(l, BinaryOp::Div, None)),
     (lists!("div", "Tensor"), |l| binary(l, BinaryOp::Div, None)),
+    (lists!("add", "Tensor"), |l| binary(l, BinaryOp::Add, Some(2))),
     (lists!("maximum", "List"), |l| binary(l, BinaryOp::Maximum, None)),
+    (lists!("maximum", "Scalar"), |l| binary(l, BinaryOp::Maximum, None)),
+    (lists!("maximum", "ScalarList"), |l| binary(l, BinaryOp::Maximum, None)),
     (lists!("minimum", "List"), |l| binary(l, BinaryOp::Minimum, None)),
+    (lists!("minimum", "Scalar"), |l| binary(l, BinaryOp::Minimum, None)),
+    (lists!("minimum", "ScalarList"), |l| binary(l, BinaryOp::Minimum, None)),
+    (lists!("clamp_min", "List"), |l| binary(l, BinaryOp::Maximum, None)),
+    (lists!("clamp_min", "Scalar"), |l| binary(l, BinaryOp::Maximum, None)),
+    (lists!("clamp_min", "ScalarList"), |l| binary(l, BinaryOp::Maximum, None)),
+    (lists!("clamp_max", "List"), |l| binary(l, BinaryOp::Minimum, None)),
+    (lists!("clamp_max", "Scalar"), |l| binary(l, BinaryOp::Minimum, None)),
+    (lists!("clamp_max", "ScalarList"), |l| binary(l, BinaryOp::Minimum, None)),
+    (lists!("pow", "List"), |l| binary(l, BinaryOp::Pow, None)),
+    (lists!("pow", "Scalar"), |l| binary(l, BinaryOp::Pow, None)),
+    (lists!("pow", "ScalarList"), |l| binary(l, BinaryOp::Pow, None)),
+    (&["aten::_foreach_pow.ScalarAndTensor"], power_of),
     (lists!("addcmul", "Scalar"), |l| with_product(l, BinaryOp::Mul)),
     (lists!("addcmul", "ScalarList"), |l| with_product(l, BinaryOp::Mul)),
     (lists!("addcdiv", "Scalar"), |l| with_product(l, BinaryOp::Div)),
     (lists!("addcdiv", "ScalarList"), |l| with_product(l, BinaryOp::Div)),
     (lists!("lerp", "Scalar"), lerp),
+    (lists!("lerp", "List"), lerp),
+    (lists!("lerp", "ScalarList"), lerp),
     (lists!("sqrt"), |l| unary(l, UnaryOp::Sqrt)),
     (lists!("neg"), |l| unary(l, UnaryOp::Neg)),
     (lists!("abs"), |l| unary(l, UnaryOp::Abs)),
     (lists!("exp"), |l| unary(l, UnaryOp::Exp)),
     (lists!("reciprocal"), |l| unary(l, UnaryOp::Reciprocal)),
+    (lists!("sign"), |l| unary(l, UnaryOp::Sign)),
+    (lists!("rsqrt"), |l| unary(l, UnaryOp::Rsqrt)),
+    (lists!("acos"), |l| unary(l, UnaryOp::Acos)),
+    (lists!("asin"), |l| unary(l, UnaryOp::Asin)),
+    (lists!("atan"), |l| unary(l, UnaryOp::Atan)),
+    (lists!("ceil"), |l| unary(l, UnaryOp::Ceil)),
+    (lists!("cos"), |l| unary(l, UnaryOp::Cos)),
+    (lists!("cosh"), |l| unary(l, UnaryOp::Cosh)),
+    (lists!("erf"), |l| unary(l, UnaryOp::Erf)),
+    (lists!("erfc"), |l| unary(l, UnaryOp::Erfc)),
+    (lists!("expm1"), |l| unary(l, UnaryOp::Expm1)),
+    (lists!("floor"), |l| unary(l, UnaryOp::Floor)),
+    (lists!("lgamma"), |l| unary(l, UnaryOp::Lgamma)),
+    (lists!("log"), |l| unary(l, UnaryOp::Log)),
+    (lists!("log10"), |l| unary(l, UnaryOp::Log10)),
+    (lists!("log1p"), |l| unary(l, UnaryOp::Log1p)),
+    (lists!("log2"), |l| unary(l, UnaryOp::Log2)),
+    (lists!("round"), |l| unary(l, UnaryOp::Round)),
+    (lists!("sigmoid"), |l| unary(l, UnaryOp::Sigmoid)),
+    (lists!("sin"), |l| unary(l, UnaryOp::Sin)),
+    (lists!("sinh"), |l| unary(l, UnaryOp::Sinh)),
+    (lists!("tan"), |l| unary(l, UnaryOp::Tan)),
+    (lists!("tanh"), |l| unary(l, UnaryOp::Tanh)),
+    (lists!("trunc"), |l| unary(l, UnaryOp::Trunc)),
+    (&["aten::_foreach_copy_"], copy),
+    (&["aten::_foreach_clone"], clone),
     (&["aten::_foreach_zero_"], zero),
 ];
 
@@ -140,6 +183,39 @@ fn zero(l: &mut Lower) -> Lowered {
         let dtype = as_tensor(pick(l, 0, k)?, 0)?.ty.dtype;
         let value = l.g.constant(dtype.compute(), Scalar::I64(0));
         l.store(Typed { value, dtype })?;
+    }
+    Ok(())
+}
+
+/// `(self, tensors)`: one number to the power of each tensor.
+fn power_of(l: &mut Lower) -> Lowered {
+    for k in 0..l.list(1)?.len() {
+        let dtype = result_type(&[standing(l, 0, k)?, standing(l, 1, k)?]);
+        if !dtype.is_float() {
+            return Err(LowerError::unsupported("lists of integers"));
+        }
+        let (base, exponent) = (element(l, 0, k, dtype)?, element(l, 1, k, dtype)?);
+        let value = l.bin(BinaryOp::Pow, base, exponent);
+        l.store(Typed { value, dtype })?;
+    }
+    Ok(())
+}
+
+/// `(self, src)`
+fn copy(l: &mut Lower) -> Lowered {
+    for k in 0..l.list(0)?.len() {
+        let value = l.value_of(as_tensor(pick(l, 1, k)?, 1)?);
+        let to = as_tensor(pick(l, 0, k)?, 0)?.ty.dtype;
+        let value = l.g.convert(value, to);
+        l.store_value(value)?;
+    }
+    Ok(())
+}
+
+fn clone(l: &mut Lower) -> Lowered {
+    for k in 0..l.list(0)?.len() {
+        let value = l.value_of(as_tensor(pick(l, 0, k)?, 0)?);
+        l.store_value(value)?;
     }
     Ok(())
 }

@@ -15,7 +15,6 @@ pub(super) const ROWS: &[Row] = &[
     (&["aten::addbmm", "aten::addbmm_", "aten::addbmm.out"], sum_with_products),
     (&["aten::_int_mm", "aten::_int_mm.out"], integer_product),
     (&["aten::addmv", "aten::addmv_", "aten::addmv.out"], add_matrix_vector),
-    (&["aten::addr", "aten::addr_", "aten::addr.out"], add_outer),
 ];
 
 /// `a @ b` in the compute type.
@@ -109,29 +108,4 @@ fn add_matrix_vector(l: &mut Lower) -> Lowered {
     let shape = Shape::new(dtype.compute(), &[rows]);
     let value = l.g.op(Op::Reshape, &[value], shape);
     combine(l, value, dtype, 3, &[rows])
-}
-
-/// `(self, vec1, vec2, beta, alpha)`: rounded after every step, as the CPU's kernel for half floats does.
-fn add_outer(l: &mut Lower) -> Lowered {
-    let dtype = l.common(&[0, 1, 2])?;
-    let (a, b) = (l.operand(1, dtype)?, l.operand(2, dtype)?);
-    if dtype == DType::Bool {
-        return Err(LowerError::unsupported("an outer product of truth values"));
-    }
-    let rows = l.g.shape(a).numel();
-    let a = l.g.reshape(a, &[rows, 1]);
-    let a = l.scaled(a, 4)?;
-    let a = l.round(a, dtype);
-    let product = l.bin(BinaryOp::Mul, a, b);
-    let product = l.round(product, dtype);
-    let value = match l.arg(3) {
-        Arg::Scalar(s) if s.zero => product,
-        _ => {
-            let bias = l.operand(0, dtype)?;
-            let bias = l.scaled(bias, 3)?;
-            let bias = l.round(bias, dtype);
-            l.bin(BinaryOp::Add, bias, product)
-        }
-    };
-    l.store(Typed { value, dtype })
 }

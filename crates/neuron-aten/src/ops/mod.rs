@@ -16,6 +16,7 @@ mod loss;
 mod matmul;
 mod movement;
 mod norm;
+mod optimizer;
 mod pooling;
 mod random;
 mod recurrent;
@@ -25,6 +26,7 @@ mod scatter;
 mod searching;
 mod selection;
 mod shape;
+mod special;
 mod ternary;
 mod unary;
 mod vector_norm;
@@ -60,6 +62,8 @@ pub(crate) const FAMILIES: &[&[Row]] = &[
     pooling::ROWS,
     resampling::ROWS,
     folding::ROWS,
+    special::ROWS,
+    optimizer::ROWS,
 ];
 
 /// The functional, in-place and `out=` overloads of an operator without overload name.

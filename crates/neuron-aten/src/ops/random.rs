@@ -3,7 +3,7 @@
 use super::Row;
 use crate::call::Arg;
 use crate::lower::{Lower, LowerError, Lowered, Typed};
-use neuron_ir::{BinaryOp, DType, RandomOp, Scalar, UnaryOp, Value};
+use neuron_ir::{BinaryOp, CheckOp, DType, Op, RandomOp, ReduceOp, SampleOp, Scalar, Shape, UnaryOp, Value};
 
 pub(super) const ROWS: &[Row] = &[
     (&["aten::uniform_"], uniform),
@@ -15,6 +15,16 @@ pub(super) const ROWS: &[Row] = &[
     (&["aten::random_"], |l| integers(l, Range::Dtype)),
     (&["aten::random_.to"], |l| integers(l, Range::To)),
     (&["aten::random_.from"], |l| integers(l, Range::FromTo)),
+    (&["aten::geometric_"], geometric),
+    (&["aten::cauchy_"], cauchy),
+    (&["aten::log_normal_"], log_normal),
+    (&["aten::normal.Tensor_float", "aten::normal.Tensor_float_out"], normal_of),
+    (&["aten::normal.float_Tensor", "aten::normal.float_Tensor_out"], normal_of),
+    (&["aten::normal.Tensor_Tensor", "aten::normal.Tensor_Tensor_out"], normal_of),
+    (&["aten::randperm.generator_out"], permutation),
+    (&["aten::multinomial", "aten::multinomial.out"], multinomial),
+    (&["aten::poisson"], |l| sample(l, SampleOp::Poisson)),
+    (&["aten::_standard_gamma"], |l| sample(l, SampleOp::Gamma)),
     (&["aten::native_dropout"], dropout),
     (&["aten::native_dropout_backward"], dropout_backward),
 ];
@@ -100,6 +110,7 @@ fn bernoulli(l: &mut Lower, p: Option<usize>) -> Lowered {
         Arg::Tensor(t) => {
             let compute = drawn_in(t.ty.dtype)?;
             let value = l.tensor(at)?;
+            l.require(CheckOp::Probability, value);
             (compute, l.g.convert(value, compute))
         }
         _ => return Err(LowerError::unsupported("a probability that is neither a float nor a tensor")),
@@ -129,10 +140,13 @@ fn integers(l: &mut Lower, range: Range) -> Lowered {
         (Range::Dtype, d) => (0, largest(d)),
     };
     let span = to.wrapping_sub(from);
-    if span <= 0 {
-        return Err(LowerError::unsupported("a range of the full width of int64"));
-    }
     let bits = draw(l, RandomOp::Bits, DType::I64, &ty.sizes);
+    if from == i64::MIN && matches!(l.arg(2), Arg::None) {
+        return l.store(Typed { value: bits, dtype: ty.dtype });
+    }
+    if span <= 0 {
+        return Err(LowerError::unsupported("a range wider than half of int64"));
+    }
     let mask = l.g.constant(DType::I64, Scalar::I64(i64::MAX));
     let positive = l.bin(BinaryOp::And, bits, mask);
     let span = l.g.constant(DType::I64, Scalar::I64(span));
@@ -191,4 +205,141 @@ fn dropout_backward(l: &mut Lower) -> Lowered {
     let zero = l.constant(dtype.compute(), 0.0);
     let value = l.g.select(mask, scaled, zero);
     l.store(Typed { value, dtype })
+}
+
+/// `(self, p)`: how many trials of probability `p` up to the first success, `ceil(log(1 - u) / log(1 - p))`
+fn geometric(l: &mut Lower) -> Lowered {
+    let ty = l.ty(0)?.clone();
+    let compute = match ty.dtype {
+        DType::Bool => return Err(LowerError::unsupported("bool, as on the CPU")),
+        d if d.is_float() => drawn_in(d)?,
+        _ => DType::F64,
+    };
+    let p = l.float_or(1, 0.5);
+    check(p > 0.0 && p < 1.0)?;
+    let u = draw(l, RandomOp::Uniform, compute, &ty.sizes);
+    let negative = l.un(UnaryOp::Neg, u);
+    let log = l.un(UnaryOp::Log1p, negative);
+    let trials = l.with_constant(BinaryOp::Div, log, (-p).ln_1p());
+    let trials = l.un(UnaryOp::Ceil, trials);
+    let value = l.with_constant(BinaryOp::Maximum, trials, 1.0);
+    let value = l.g.convert(value, ty.dtype);
+    l.store_value(value)
+}
+
+/// `(self, median, sigma)`: `median + sigma tan(pi (u - 1/2))`
+fn cauchy(l: &mut Lower) -> Lowered {
+    let ty = l.ty(0)?.clone();
+    let compute = drawn_in(ty.dtype)?;
+    let (median, sigma) = (l.float_or(1, 0.0), l.float_or(2, 1.0));
+    check(sigma > 0.0)?;
+    let u = draw(l, RandomOp::Uniform, compute, &ty.sizes);
+    let centred = l.with_constant(BinaryOp::Sub, u, 0.5);
+    let angle = l.with_constant(BinaryOp::Mul, centred, std::f64::consts::PI);
+    let tangent = l.un(UnaryOp::Tan, angle);
+    let scaled = l.with_constant(BinaryOp::Mul, tangent, sigma);
+    let value = l.with_constant(BinaryOp::Add, scaled, median);
+    l.store(Typed { value, dtype: ty.dtype })
+}
+
+/// `(self, mean, std)` of the logarithm
+fn log_normal(l: &mut Lower) -> Lowered {
+    let ty = l.ty(0)?.clone();
+    let compute = drawn_in(ty.dtype)?;
+    let (mean, std) = (l.float_or(1, 1.0), l.float_or(2, 2.0));
+    check(std > 0.0)?;
+    let n = draw(l, RandomOp::Normal, compute, &ty.sizes);
+    let scaled = l.with_constant(BinaryOp::Mul, n, std);
+    let log = l.with_constant(BinaryOp::Add, scaled, mean);
+    let value = l.un(UnaryOp::Exp, log);
+    l.store(Typed { value, dtype: ty.dtype })
+}
+
+/// `(mean, std)`, each a tensor or a float
+fn normal_of(l: &mut Lower) -> Lowered {
+    let out = l.out(0)?.clone();
+    let compute = drawn_in(out.dtype)?;
+    let mut parameter = |i| match l.arg(i) {
+        Arg::Float(v) => Ok(l.constant(compute, *v)),
+        _ => l.operand(i, compute),
+    };
+    let (mean, std) = (parameter(0)?, parameter(1)?);
+    match l.arg(1) {
+        Arg::Float(std) => check(*std >= 0.0)?,
+        _ => l.require(CheckOp::Deviation, std),
+    }
+    let n = draw(l, RandomOp::Normal, compute, &out.sizes);
+    let scaled = l.bin(BinaryOp::Mul, n, std);
+    let value = l.bin(BinaryOp::Add, scaled, mean);
+    l.store(Typed { value, dtype: out.dtype })
+}
+
+/// `(n)`: where random keys go when they are sorted; keys of 64 bits are equal as good as never
+fn permutation(l: &mut Lower) -> Lowered {
+    let out = l.out(0)?.clone();
+    let n = l.int(0)?;
+    let keys = draw(l, RandomOp::Bits, DType::I64, &[n]);
+    let shape = Shape::new(DType::I64, &[n]);
+    let sorted = l.g.push(Op::Sort { dim: 0, descending: false, k: n }, &[keys], &[shape.clone(), shape]);
+    let value = l.g.convert(Value(sorted.0 + 1), out.dtype);
+    l.store_value(value)
+}
+
+/// `(self, num_samples, replacement)`: rows of weights that need not sum to 1.
+///
+/// Without replacement, the order in which events of these rates happen first: the largest `p / e`, `e` exponential.
+fn multinomial(l: &mut Lower) -> Lowered {
+    let ty = l.ty(0)?.clone();
+    let compute = drawn_in(ty.dtype)?;
+    let (samples, replacement) = (l.int(1)?, l.flag(2));
+    let rank = ty.rank();
+    if rank == 0 || ty.numel() == 0 {
+        return Err(LowerError::unsupported("nothing to draw from"));
+    }
+    let dim = rank - 1;
+    let weights = l.tensor(0)?;
+    l.require(CheckOp::Weight, weights);
+    let p = l.operand(0, compute)?;
+    let mut totals = l.g.shape(p).clone();
+    totals.sizes[dim] = 1;
+    let total = l.g.op(Op::Reduce { op: ReduceOp::Sum, dims: [dim as i64].into_iter().collect() }, &[p], totals);
+    l.require(CheckOp::Total, total);
+    if replacement && samples > 1 {
+        let (seed, offset) = l.reserve_random(4 * l.out(0)?.numel() as u64);
+        let out = l.out(0)?.shape();
+        let value = l.g.op(Op::Sample(SampleOp::Multinomial), &[p, seed, offset], out);
+        return l.store_value(value);
+    }
+    check(samples <= ty.sizes[dim])?;
+    let u = draw(l, RandomOp::Uniform, compute, &ty.sizes);
+    let negative = l.un(UnaryOp::Neg, u);
+    let log = l.un(UnaryOp::Log1p, negative);
+    // The logarithm of 1 is -0: of two infinities none would be a number, so it is made the smallest one instead.
+    let time = l.un(UnaryOp::Neg, log);
+    let time = l.with_constant(BinaryOp::Maximum, time, 1e-30);
+    let rate = l.bin(BinaryOp::Div, p, time);
+    let mut sizes = ty.sizes.clone();
+    sizes[dim] = samples;
+    let shapes = [Shape::new(compute, &sizes), Shape::new(DType::I64, &sizes)];
+    let first = if samples == 1 {
+        l.g.push(Op::MinMax { max: true, dim }, &[rate], &shapes)
+    } else {
+        l.g.push(Op::Sort { dim, descending: true, k: samples }, &[rate], &shapes)
+    };
+    l.store_value(Value(first.0 + 1))
+}
+
+/// `(parameter)`
+fn sample(l: &mut Lower, op: SampleOp) -> Lowered {
+    let ty = l.ty(0)?.clone();
+    let compute = drawn_in(ty.dtype)?;
+    if op == SampleOp::Poisson {
+        let rate = l.tensor(0)?;
+        l.require(CheckOp::Rate, rate);
+    }
+    let parameter = l.operand(0, compute)?;
+    let (seed, offset) = l.reserve_random(4 * ty.numel() as u64);
+    let shape = l.g.shape(parameter).clone();
+    let value = l.g.op(Op::Sample(op), &[parameter, seed, offset], shape);
+    l.store(Typed { value, dtype: ty.dtype })
 }

@@ -11,6 +11,7 @@ pub(super) const ROWS: &[Row] = &[
     (&["aten::lerp.Tensor", "aten::lerp_.Tensor", "aten::lerp.Tensor_out"], lerp),
     (overloads!("addcmul"), |l| with_product(l, BinaryOp::Mul)),
     (overloads!("addcdiv"), |l| with_product(l, BinaryOp::Div)),
+    (&["aten::addr", "aten::addr_", "aten::addr.out"], addr),
     (overloads!("clamp"), clamp),
     (&["aten::clamp.Tensor", "aten::clamp_.Tensor", "aten::clamp.Tensor_out"], clamp),
     (overloads!("clamp_min"), |l| clamp_one(l, BinaryOp::Maximum)),
@@ -68,6 +69,26 @@ fn with_product(l: &mut Lower, op: BinaryOp) -> Lowered {
         l.bin(BinaryOp::Div, scaled, b)
     };
     let value = l.bin(BinaryOp::Add, x, value);
+    l.store(Typed { value, dtype })
+}
+
+/// `beta self + alpha vec1 vec2^T`, rounded at each step; `self` is not read where `beta` is 0.
+fn addr(l: &mut Lower) -> Lowered {
+    let dtype = l.common(&[0, 1, 2])?;
+    let (column, row) = (l.operand(1, dtype)?, l.operand(2, dtype)?);
+    let (rows, columns) = (l.g.shape(column).numel(), l.g.shape(row).numel());
+    let (column, row) = (l.g.reshape(column, &[rows, 1]), l.g.reshape(row, &[1, columns]));
+    let alpha = l.operand(4, dtype)?;
+    let scaled = l.bin(BinaryOp::Mul, alpha, column);
+    let scaled = l.round(scaled, dtype);
+    let mut value = l.bin(BinaryOp::Mul, scaled, row);
+    if !l.scalar(3)?.zero {
+        let value_rounded = l.round(value, dtype);
+        let (beta, x) = (l.operand(3, dtype)?, l.operand(0, dtype)?);
+        let kept = l.bin(BinaryOp::Mul, beta, x);
+        let kept = l.round(kept, dtype);
+        value = l.bin(BinaryOp::Add, kept, value_rounded);
+    }
     l.store(Typed { value, dtype })
 }
 

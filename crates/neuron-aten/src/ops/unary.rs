@@ -48,7 +48,7 @@ pub(super) const ROWS: &[Row] = &[
 ];
 
 /// The type a function of real numbers computes in: the tensor's own, or the default float for integers.
-fn float_type(l: &Lower) -> Result<DType, crate::LowerError> {
+pub(super) fn float_type(l: &Lower) -> Result<DType, crate::LowerError> {
     let own = l.ty(0)?.dtype;
     let out = l.out(0)?.dtype;
     Ok(match own {

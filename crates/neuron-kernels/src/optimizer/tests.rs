@@ -86,7 +86,7 @@ fn adam_follows_its_formulas() {
             if options.found_inf {
                 arrays.push(Numbers::new(DType::F32, &[0.0]));
             }
-            let kernel = Adam::new(options, len, dtype, dtype, dtype).unwrap();
+            let kernel = Adam::new(options, scalars(), len, dtype, dtype, dtype).unwrap();
             run(&kernel, &mut arrays, &[lr, beta1, beta2, weight_decay, eps]);
             let mut want = before.clone();
             for i in 0..len {
@@ -145,7 +145,7 @@ fn sgd_follows_its_formulas() {
             if options.found_inf {
                 arrays.push(Numbers::new(DType::F32, &[0.0]));
             }
-            let kernel = Sgd::new(options, len, dtype, dtype, dtype).unwrap();
+            let kernel = Sgd::new(options, scalars(), len, dtype, dtype, dtype).unwrap();
             let factor = if options.momentum { momentum } else { 0.0 };
             run(&kernel, &mut arrays, &[weight_decay, factor, lr, dampening]);
             let mut want = before.clone();
@@ -176,23 +176,55 @@ fn a_step_with_overflow_found_changes_nothing() {
     let values = waves(20, 0.0);
     let mut arrays: Vec<Numbers> = (0..4).map(|_| Numbers::new(DType::F32, &values)).collect();
     arrays.extend([3.0, 4.0, 1.0].map(|x| Numbers::new(DType::F32, &[x])));
-    run(&Adam::new(options, 20, DType::F32, DType::F32, DType::F32).unwrap(), &mut arrays, &[0.1, 0.9, 0.9, 0.0, 0.1]);
+    run(
+        &Adam::new(options, scalars(), 20, DType::F32, DType::F32, DType::F32).unwrap(),
+        &mut arrays,
+        &[0.1, 0.9, 0.9, 0.0, 0.1],
+    );
     let same = Numbers::new(DType::F32, &values).bytes;
     assert!(arrays[..4].iter().all(|a| a.bytes == same));
 
     let options = SgdOptions { found_inf: true, ..SgdOptions::default() };
     let mut arrays: Vec<Numbers> = (0..2).map(|_| Numbers::new(DType::F32, &values)).collect();
     arrays.push(Numbers::new(DType::F32, &[1.0]));
-    run(&Sgd::new(options, 20, DType::F32, DType::F32, DType::F32).unwrap(), &mut arrays, &[0.0, 0.0, 0.1, 0.0]);
+    run(
+        &Sgd::new(options, scalars(), 20, DType::F32, DType::F32, DType::F32).unwrap(),
+        &mut arrays,
+        &[0.0, 0.0, 0.1, 0.0],
+    );
     assert!(arrays[..2].iter().all(|a| a.bytes == same));
 }
 
 #[test]
 fn empty_parameters_and_mixed_types() {
-    let kernel = Adam::new(AdamOptions::default(), 0, DType::F32, DType::F32, DType::F32).unwrap();
+    let kernel = Adam::new(AdamOptions::default(), scalars(), 0, DType::F32, DType::F32, DType::F32).unwrap();
     let mut arrays: Vec<Numbers> = (0..4).map(|_| Numbers::new(DType::F32, &[])).collect();
     arrays.push(Numbers::new(DType::F32, &[1.0]));
     run(&kernel, &mut arrays, &[0.1, 0.9, 0.9, 0.0, 0.1]);
-    assert!(Adam::new(AdamOptions::default(), 1, DType::F32, DType::BF16, DType::F32).is_err());
-    assert!(Sgd::new(SgdOptions::default(), 1, DType::I64, DType::I64, DType::I64).is_err());
+    assert!(Adam::new(AdamOptions::default(), scalars(), 1, DType::F32, DType::BF16, DType::F32).is_err());
+    assert!(Sgd::new(SgdOptions::default(), scalars(), 1, DType::I64, DType::I64, DType::I64).is_err());
+}
+
+/// The scalars of a launch in order.
+fn scalars<const N: usize>() -> [Number; N] {
+    std::array::from_fn(Number::Scalar)
+}
+
+#[test]
+fn adagrad_divides_by_the_root_of_the_sum() {
+    for dtype in [DType::F32, DType::F64, DType::BF16] {
+        let options = AdagradOptions { maximize: true, grad_scale: true, found_inf: true };
+        let kernel = Adagrad::new(options, scalars(), 3, dtype, dtype, dtype).unwrap();
+        let mut arrays: Vec<Numbers> =
+            [[1.0, 2.0, -1.0], [4.0, -8.0, 0.0], [0.0, 9.0, 1.0]].iter().map(|x| Numbers::new(dtype, x)).collect();
+        arrays.extend([3.0, 2.0, 0.0].map(|x| Numbers::new(DType::F32, &[x])));
+        run(&kernel, &mut arrays, &[0.5, 0.5, 1.0, 0.0]);
+        // Steps of 0.25 along g = -grad / 2 + param.
+        let want = |p: f64, g: f64, s: f64| p - 0.25 * (p - g / 2.0) / (s + (p - g / 2.0).powi(2)).sqrt();
+        for (got, want) in
+            arrays[0].values().iter().zip([want(1.0, 4.0, 0.0), want(2.0, -8.0, 9.0), want(-1.0, 0.0, 1.0)])
+        {
+            assert!((got - want).abs() < 1e-2 * want.abs(), "{dtype}: {got} {want}");
+        }
+    }
 }

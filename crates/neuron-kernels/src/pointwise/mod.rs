@@ -27,12 +27,14 @@
 //! ```
 
 mod convert;
+mod functions;
 mod layout;
 mod map;
 mod math;
 mod ops;
 mod program;
 mod run;
+
 #[cfg(test)]
 mod tests;
 mod transfer;

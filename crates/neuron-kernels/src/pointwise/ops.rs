@@ -1,5 +1,6 @@
 //! The table of passes: which operator means what on which class of values.
 
+use super::functions;
 use super::map::{Map1, Map2, Pass1, Pass2, pass1, pass2};
 use super::math::{single, special, widened};
 use crate::simd::{Isa, Level, level};
@@ -66,8 +67,8 @@ pub struct Shape {
 /// The pass of a unary operator on compute type `class`; `None` where it has no meaning.
 pub fn unary(op: UnaryOp, class: DType, level: Level) -> Option<Found<Pass1>> {
     match class {
-        DType::F32 => unary_f32(op, level),
-        DType::F64 => unary_f64(op, level),
+        DType::F32 => unary_f32(op, level).or_else(|| functions::unary(op, class)),
+        DType::F64 => unary_f64(op, level).or_else(|| functions::unary(op, class)),
         DType::I64 => unary_i64(op, level),
         _ => match op {
             UnaryOp::Not => map1!(level, u8 => u8, false, CHEAP, |I, a| (a == 0) as u8),
@@ -169,10 +170,10 @@ fn unary_f32(op: UnaryOp, level: Level) -> Option<Found<Pass1>> {
         UnaryOp::Ceil => f!(false, CHEAP, |I, a| a.ceil()),
         UnaryOp::Trunc => f!(false, CHEAP, |I, a| a.trunc()),
         UnaryOp::Round => f!(false, CHEAP, |I, a| a.round_ties_even()),
-        UnaryOp::Not => None,
         UnaryOp::IsNan => p!(|a| a.is_nan() as u8),
         UnaryOp::IsInf => p!(|a| a.is_infinite() as u8),
         UnaryOp::Signbit => p!(|a| a.is_sign_negative() as u8),
+        _ => None,
     }
 }
 
@@ -222,10 +223,10 @@ fn unary_f64(op: UnaryOp, level: Level) -> Option<Found<Pass1>> {
         UnaryOp::Ceil => f!(WIDE, |a| a.ceil()),
         UnaryOp::Trunc => f!(WIDE, |a| a.trunc()),
         UnaryOp::Round => f!(WIDE, |a| a.round_ties_even()),
-        UnaryOp::Not => None,
         UnaryOp::IsNan => p!(|a| a.is_nan() as u8),
         UnaryOp::IsInf => p!(|a| a.is_infinite() as u8),
         UnaryOp::Signbit => p!(|a| a.is_sign_negative() as u8),
+        _ => None,
     }
 }
 
@@ -253,9 +254,9 @@ fn unary_i64(op: UnaryOp, level: Level) -> Option<Found<Pass1>> {
 /// Integer division assumes that no divisor is 0.
 pub fn binary(op: BinaryOp, class: DType, shape: Shape) -> Option<Found<Pass2>> {
     match class {
-        DType::F32 => binary_f32(op, shape),
-        DType::F64 => binary_f64(op, shape),
-        DType::I64 => binary_i64(op, shape),
+        DType::F32 => binary_f32(op, shape).or_else(|| functions::binary(op, class, shape)),
+        DType::F64 => binary_f64(op, shape).or_else(|| functions::binary(op, class, shape)),
+        DType::I64 => binary_i64(op, shape).or_else(|| functions::binary(op, class, shape)),
         _ => binary_bool(op, shape),
     }
 }

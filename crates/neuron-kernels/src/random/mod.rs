@@ -3,8 +3,10 @@
 mod batch;
 mod normal;
 mod philox;
+mod sample;
 
 pub use philox::philox;
+pub use sample::Sample;
 
 use crate::index::nest::{Nest, piece};
 use crate::kernel::{Kernel, KernelError};

@@ -13,6 +13,13 @@ pub fn philox(seed: u64, offset: u64, block: u64) -> [u32; 4] {
     permute([counter as u32, (counter >> 32) as u32, 0, 0], [seed as u32, (seed >> 32) as u32])
 }
 
+/// Block `block` of the stream that belongs to one element of a launch: apart from the words of [`philox`], whose
+/// counters leave the upper half 0.
+pub(super) fn stream(seed: u64, offset: u64, element: u64, block: u32) -> [u32; 4] {
+    let counter = (offset / 4).wrapping_add(element);
+    permute([counter as u32, (counter >> 32) as u32, block, 1], [seed as u32, (seed >> 32) as u32])
+}
+
 /// The bijection itself: `counter` under `key`.
 #[inline(always)]
 fn permute(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {

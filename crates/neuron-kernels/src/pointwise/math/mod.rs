@@ -5,6 +5,10 @@
 //! where reduction and cancellation cost no care, and round once. `f64` functions are those of the C library.
 //! Coefficients are minimax fits made for these intervals.
 
+pub mod bessel;
+pub mod gamma;
+pub mod normal;
+pub mod polynomials;
 pub mod single;
 pub mod special;
 pub mod widened;
