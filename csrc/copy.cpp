@@ -28,6 +28,8 @@ bool has_kernel(const at::Tensor& t) {
     case at::kDouble:
     case at::kBool:
     case at::kBFloat16:
+    case at::kFloat8_e5m2:
+    case at::kFloat8_e4m3fn:
       return t.layout() == c10::kStrided && !t.is_conj() && !t.is_neg();
     default:
       return false;

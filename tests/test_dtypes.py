@@ -294,3 +294,18 @@ def test_dtypes_that_only_store(dtype):
     y = x.to(DEVICE)
     assert torch.equal(y.cpu().float(), x.float())
     assert torch.equal(y.float().cpu(), x.float())
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_float8_is_stored_and_converted(dtype, no_fallback):
+    """Every code to other types, and numbers between and beyond the codes from them: ties, overflow, NaN."""
+    codes = torch.arange(256, dtype=torch.uint8)
+    for other in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
+        check(lambda x, to=other: x.view(dtype).to(to), codes, exact=True)
+        numbers = torch.cat([torch.randn(1000) * 10, torch.tensor(SPECIAL), torch.logspace(-8, 6, 2000)]).to(other)
+        for x in (numbers, -numbers):
+            check(lambda x: x.to(dtype).view(torch.uint8), x, exact=True)
+    check(lambda x: x.to(dtype).view(torch.uint8), torch.arange(-70, 500), exact=True)
+    check(lambda x: x.to(dtype).t().contiguous().view(torch.uint8), draw(5, 9), exact=True)
+    check(lambda x: x.to(dtype).fill_(1.3).view(torch.uint8), draw(5, 9), exact=True)
+    check(lambda x: x.to(dtype).clone().zero_().view(torch.uint8), draw(5, 9), exact=True)

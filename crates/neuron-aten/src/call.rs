@@ -109,6 +109,17 @@ pub enum Arg {
     Str(String),
 }
 
+impl Arg {
+    /// True if this is, or has in it, a tensor of a type for which `of` is true.
+    pub fn has_dtype(&self, of: &dyn Fn(DType) -> bool) -> bool {
+        match self {
+            Arg::Tensor(t) => of(t.ty.dtype),
+            Arg::List(list) => list.iter().any(|a| a.has_dtype(of)),
+            _ => false,
+        }
+    }
+}
+
 /// A decoded call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {

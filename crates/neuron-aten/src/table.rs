@@ -3,7 +3,7 @@
 use crate::call::Call;
 use crate::lower::{Lower, LowerError, Lowered, OutputType};
 use crate::ops;
-use neuron_ir::Graph;
+use neuron_ir::{DType, Graph};
 use std::sync::LazyLock;
 
 /// One ATen overload and how it is lowered.
@@ -23,6 +23,9 @@ static TABLE: LazyLock<Vec<Entry>> = LazyLock::new(|| {
         .collect()
 });
 
+/// The operators that take types without arithmetic.
+const STORAGE: &[&str] = &["neuron::copy", "aten::zero_", "aten::fill_.Scalar"];
+
 /// Every operator, in a fixed order: an operator's number is its position.
 pub fn table() -> &'static [Entry] {
     &TABLE
@@ -33,6 +36,12 @@ pub fn table() -> &'static [Entry] {
 /// # Errors
 /// [`LowerError::Unsupported`] where the operator has to run on the CPU.
 pub fn lower(call: &Call, outputs: &[Option<OutputType>]) -> Result<(Graph, u64), LowerError> {
+    let name = TABLE[call.op].name;
+    let stored = |dtype: DType| dtype.is_float8();
+    let float8 = call.args.iter().any(|a| a.has_dtype(&stored)) || outputs.iter().flatten().any(|o| stored(o.ty.dtype));
+    if float8 && !STORAGE.contains(&name) {
+        return Err(LowerError::unsupported("float8 is a storage type, without arithmetic"));
+    }
     let mut l = Lower::new(call, outputs);
     (TABLE[call.op].lower)(&mut l)?;
     let (graph, random) = l.finish();

@@ -26,10 +26,18 @@ pub enum DType {
     Bool = 11,
     /// `torch.bfloat16`
     BF16 = 15,
+    /// `torch.float8_e5m2`, see [`DType::FLOAT8`]
+    F8E5M2 = 23,
+    /// `torch.float8_e4m3fn`, see [`DType::FLOAT8`]
+    F8E4M3 = 24,
 }
 
 impl DType {
-    /// Every supported element type.
+    /// Types that tensors are stored in and converted from and to, without arithmetic: neither [`DType::is_float`] nor
+    /// [`DType::is_int`].
+    pub const FLOAT8: [DType; 2] = [DType::F8E5M2, DType::F8E4M3];
+
+    /// Every element type with arithmetic.
     pub const ALL: [DType; 10] = [
         DType::U8,
         DType::I8,
@@ -45,13 +53,13 @@ impl DType {
 
     /// The dtype with this `c10::ScalarType` number, or `None` where the device has no kernels for it.
     pub fn from_c10(code: u8) -> Option<DType> {
-        DType::ALL.into_iter().find(|d| *d as u8 == code)
+        DType::ALL.into_iter().chain(DType::FLOAT8).find(|d| *d as u8 == code)
     }
 
     /// Bytes of one element.
     pub const fn size(self) -> usize {
         match self {
-            DType::U8 | DType::I8 | DType::Bool => 1,
+            DType::U8 | DType::I8 | DType::Bool | DType::F8E5M2 | DType::F8E4M3 => 1,
             DType::I16 | DType::F16 | DType::BF16 => 2,
             DType::I32 | DType::F32 => 4,
             DType::I64 | DType::F64 => 8,
@@ -68,12 +76,17 @@ impl DType {
         matches!(self, DType::U8 | DType::I8 | DType::I16 | DType::I32 | DType::I64)
     }
 
+    /// True for the types of 8 bits that are only stored.
+    pub const fn is_float8(self) -> bool {
+        matches!(self, DType::F8E5M2 | DType::F8E4M3)
+    }
+
     /// The type arithmetic on this type is carried out in: `f32` for the half floats, `i64` for integers.
     ///
     /// Wrap-around of the narrower integers is that of the final conversion, which is exact for every ring operation.
     pub const fn compute(self) -> DType {
         match self {
-            DType::F16 | DType::BF16 | DType::F32 => DType::F32,
+            DType::F16 | DType::BF16 | DType::F32 | DType::F8E5M2 | DType::F8E4M3 => DType::F32,
             DType::F64 => DType::F64,
             DType::Bool => DType::Bool,
             _ => DType::I64,
@@ -93,6 +106,8 @@ impl DType {
             DType::F64 => "f64",
             DType::Bool => "bool",
             DType::BF16 => "bf16",
+            DType::F8E5M2 => "f8e5m2",
+            DType::F8E4M3 => "f8e4m3",
         }
     }
 }
@@ -109,7 +124,7 @@ mod tests {
 
     #[test]
     fn c10_numbers_round_trip() {
-        for d in DType::ALL {
+        for d in DType::ALL.into_iter().chain(DType::FLOAT8) {
             assert_eq!(DType::from_c10(d as u8), Some(d));
         }
         assert_eq!(DType::from_c10(9), None, "complex64 has no kernels");

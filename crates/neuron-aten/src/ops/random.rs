@@ -167,6 +167,8 @@ fn largest(dtype: DType) -> i64 {
         DType::I64 => i64::MAX,
         DType::BF16 => (1 << 8) + 1,
         DType::F16 => (1 << 11) + 1,
+        DType::F8E5M2 => (1 << 3) + 1,
+        DType::F8E4M3 => (1 << 4) + 1,
         DType::F32 => (1 << 24) + 1,
         DType::F64 => (1 << 53) + 1,
     }

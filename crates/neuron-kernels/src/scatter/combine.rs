@@ -210,6 +210,7 @@ macro_rules! by_dtype {
                 type $t = half::bf16;
                 $body
             }
+            other => unreachable!("{other} has no arithmetic"),
         }
     };
 }

@@ -395,6 +395,7 @@ impl Kernel for Sort {
                 DType::F32 => self.all::<f32>(at),
                 DType::I64 => self.all::<i64>(at),
                 DType::F64 => self.all::<f64>(at),
+                other => unreachable!("{other} has no arithmetic"),
             }
         }
         Ok(())
