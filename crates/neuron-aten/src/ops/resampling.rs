@@ -4,7 +4,7 @@ use super::Row;
 use super::pooling::{framed, framed_output};
 use crate::call::Arg;
 use crate::lower::{Lower, LowerError, Lowered};
-use neuron_ir::{DType, Filter, Op, Outside, Sampling, Shape, SpatialOp, Taps, Value};
+use neuron_ir::{DType, Filter, Op, Outside, Sampling, Shape, SpatialOp, Taps, TensorType, Value};
 
 pub(super) const ROWS: &[Row] = &[
     (&["aten::upsample_nearest1d", "aten::upsample_nearest1d.out"], |l| nearest(l, 1, false)),
@@ -111,13 +111,21 @@ fn nearest_taps(l: &Lower, dims: usize, exact: bool, shortcuts: bool, first: usi
     })
 }
 
+/// True of a volume whose channels lie side by side.
+fn channels_last(ty: &TensorType) -> bool {
+    let pick = |v: &[i64]| [v[0], v[2], v[3], v[4], v[1]];
+    ty.rank() == 5 && TensorType::strided(ty.dtype, &pick(&ty.sizes), &pick(&ty.strides)).is_contiguous()
+}
+
 /// `(self, output_size, scales..)`
 fn nearest(l: &mut Lower, dims: usize, exact: bool) -> Lowered {
     let dtype = l.ty(0)?.dtype;
     if !dtype.is_float() && dtype != DType::U8 {
         return Err(LowerError::unsupported(format!("interpolation of {dtype}")));
     }
-    let taps = nearest_taps(l, dims, exact, dims == 2, 2);
+    // PyTorch's kernels for planes, and for more than 3 channels of volumes that lie last.
+    let shortcuts = dims == 2 || dims == 3 && channels_last(l.ty(0)?) && l.ty(0)?.sizes[1] > 3;
+    let taps = nearest_taps(l, dims, exact, shortcuts, 2);
     store(l, SpatialOp::Resample { taps }, dims)
 }
 

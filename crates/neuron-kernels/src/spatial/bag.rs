@@ -35,7 +35,7 @@ impl EmbeddingBag {
     /// # Errors
     /// [`KernelError::Unsupported`] for other types and layouts. At run: an index outside of the table; offsets that
     /// do not ascend from 0 to at most `k`.
-    #[allow(clippy::too_many_arguments)] // those of the operator
+    #[allow(clippy::too_many_arguments, reason = "those of the operator")]
     pub fn new(
         table: &TensorType,
         index: &TensorType,
@@ -189,9 +189,9 @@ impl Kernel for EmbeddingBag {
                 #[inline(always)]
                 || {
                     let mut sums = vec![<T as Element>::Wide::ZERO; self.columns];
-                    for bag in t * piece..self.bags.min((t + 1) * piece) {
+                    for (bag, range) in bags.iter().enumerate().skip(t * piece).take(piece) {
                         // SAFETY: the bag exists, and indices have been checked.
-                        unsafe { self.bag::<T>(at, index, bag, bags[bag].clone(), &mut sums) }
+                        unsafe { self.bag::<T>(at, index, bag, range.clone(), &mut sums) }
                     }
                 },
             ), _ => ());

@@ -21,13 +21,15 @@ pub(super) struct Point<R> {
     /// Position in the plane; negative for what lies outside, which is 0.
     pub at: [i32; MOST],
     pub weights: [R; MOST],
-    /// Derivatives of the weights by width, height and depth of the grid.
+    /// Derivatives of the weights by width, height and depth of the input.
     pub slopes: [[R; MOST]; 3],
+    /// Derivatives of these by those of the grid.
+    pub factor: [R; 3],
 }
 
 impl<R: Real> Point<R> {
     pub fn new() -> Self {
-        Point { count: 0, at: [0; MOST], weights: [R::ZERO; MOST], slopes: [[R::ZERO; MOST]; 3] }
+        Point { count: 0, at: [0; MOST], weights: [R::ZERO; MOST], slopes: [[R::ZERO; MOST]; 3], factor: [R::ZERO; 3] }
     }
 
     #[inline(always)]
@@ -115,7 +117,7 @@ impl Locator {
 
     /// A position brought inside, and the derivative of doing so.
     #[inline(always)]
-    fn inside<R: Real>(&self, at: R, i: usize) -> (R, R) {
+    fn inside<R: Real, const SLOPES: bool>(&self, at: R, i: usize) -> (R, R) {
         let (at, slope) = match self.outside {
             Outside::Zeros => return (at, R::ONE),
             Outside::Border => (at, R::ONE),
@@ -130,6 +132,8 @@ impl Locator {
             (at, slope)
         } else if self.dims == 2 {
             (R::ZERO, R::ZERO) // no number
+        } else if SLOPES {
+            (at, R::ONE) // outside, as all that is no number
         } else {
             (last, R::ZERO)
         }
@@ -157,6 +161,11 @@ impl Locator {
         inside.then(|| ((at[2] * self.size[1] + at[1]) * self.size[0] + at[0]) as usize)
     }
 
+    /// Samples are constant between positions, so that the grid has no gradient.
+    pub fn is_constant(&self) -> bool {
+        self.sampling == Sampling::Nearest
+    }
+
     /// Elements a sample takes at most.
     fn taps(&self) -> usize {
         match self.sampling {
@@ -177,9 +186,10 @@ impl Locator {
         let mut slope = [R::ZERO; 3];
         for i in 0..self.dims {
             let (position, by) = self.unnormalize(grid[i], i);
-            let (position, kept) = self.inside(position, i);
+            let (position, kept) = self.inside::<R, SLOPES>(position, i);
             (at[i], slope[i]) = (position, by * kept);
         }
+        point.factor = slope;
         if self.sampling == Sampling::Nearest {
             let nearest = self.within(at.map(|v| v.round_even().to_index()));
             return point.push::<SLOPES>(nearest, R::ONE, || [R::ZERO; 3]);
@@ -192,7 +202,7 @@ impl Locator {
             let next = |i: usize| corner >> i & 1;
             let position = std::array::from_fn(|i| first[i] + next(i) as i64);
             let by: [R; 3] = std::array::from_fn(|i| if next(i) == 1 { far[i] } else { near[i] });
-            let sign = |i: usize| if next(i) == 1 { slope[i] } else { -slope[i] };
+            let sign = |i: usize| if next(i) == 1 { R::ONE } else { -R::ONE };
             let within = self.within(position);
             if self.dims == 2 {
                 let slopes = || [sign(0) * by[1], sign(1) * by[0], R::ZERO];
@@ -214,9 +224,10 @@ impl Locator {
             let base = position.floor();
             let t = position - base;
             weights[i] = cubic_weights(t);
-            slopes[i] = cubic_slopes(t).map(|s| s * by);
+            slopes[i] = cubic_slopes(t);
+            point.factor[i] = by;
             for (k, at) in at[i].iter_mut().enumerate() {
-                *at = self.inside(base + R::of(k as i64 - 1), i).0.to_index();
+                *at = self.inside::<R, SLOPES>(base + R::of(k as i64 - 1), i).0.to_index();
             }
         }
         for y in 0..4 {

@@ -56,7 +56,7 @@ impl GridSampleBackward {
             let mut point = Point::new();
             for sample in 0..g.output {
                 let position = position::<T, R>(at.at(2), g.locator.dims, n * g.output + sample);
-                g.locator.point::<R, false>(position, &mut point);
+                g.locator.point::<R, true>(position, &mut point);
                 for c in first..end {
                     let grad = (*at.at::<T>(0).add(plane(c) * g.output + sample)).widen();
                     for k in 0..point.count {
@@ -88,7 +88,7 @@ impl GridSampleBackward {
                 let i = n * g.output + sample;
                 g.locator.point::<R, true>(position::<T, R>(at.at(2), dims, i), &mut point);
                 let mut sums = [R::ZERO; 3];
-                for c in 0..g.channels {
+                for c in 0..if g.locator.is_constant() { 0 } else { g.channels } {
                     let plane = n * g.channels + c;
                     let grad = (*at.at::<T>(0).add(plane * g.output + sample)).widen();
                     let x = at.at::<T>(1).add(plane * g.input);
@@ -102,7 +102,7 @@ impl GridSampleBackward {
                     }
                 }
                 for (d, sum) in sums[..dims].iter().enumerate() {
-                    *at.at::<T>(4).add(i * dims + d) = T::narrow(*sum);
+                    *at.at::<T>(4).add(i * dims + d) = T::narrow(*sum * point.factor[d]);
                 }
             }
         }

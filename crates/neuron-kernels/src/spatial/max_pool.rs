@@ -110,7 +110,7 @@ impl Rows {
     /// # Safety
     /// The windows lie within the plane at `x`, and `N` outputs exist.
     #[inline(always)]
-    #[allow(clippy::too_many_arguments)] // a hot loop's registers
+    #[allow(clippy::too_many_arguments, reason = "a hot loop's registers")]
     unsafe fn chunk<T: Element, const N: usize>(
         &self,
         x: *const T,
@@ -137,7 +137,7 @@ impl Rows {
                         for j in 0..N {
                             let v = (*x.add(j * step)).widen();
                             // NaN is larger than all, and the last one wins.
-                            #[allow(clippy::eq_op)] // true of NaN alone
+                            #[allow(clippy::eq_op, reason = "true of NaN alone")]
                             let larger = (v > best[j]) | (v != v);
                             best[j] = if larger { v } else { best[j] };
                             found[j] = if larger { position as i32 } else { found[j] };

@@ -11,7 +11,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 /// Elements of a task.
-const TASK: usize = 1 << 14;
+const TASK: usize = 1 << 16;
 
 /// Columns whose sums stay in registers.
 const COLUMNS: usize = 32;
@@ -223,8 +223,8 @@ where
                 }
                 n => {
                     out.iter_mut().zip(row(0)).for_each(|(out, a)| *out = a.widen() * weights[0]);
-                    for k in 1..n {
-                        out.iter_mut().zip(row(k)).for_each(|(out, a)| *out = *out + a.widen() * weights[k]);
+                    for (k, &weight) in weights.iter().enumerate().take(n).skip(1) {
+                        out.iter_mut().zip(row(k)).for_each(|(out, a)| *out = *out + a.widen() * weight);
                     }
                 }
             }

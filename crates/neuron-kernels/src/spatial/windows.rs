@@ -64,11 +64,11 @@ impl Windows {
 
     /// Outputs whose windows hold each element of an input of `extent`.
     pub fn cover(&self, extent: usize) -> Vec<Range<usize>> {
-        let mut cover = vec![usize::MAX..0; extent];
+        let mut cover = vec![0..0; extent];
         for (o, span) in self.spans.iter().enumerate() {
             for i in span.start..span.end {
-                let range = &mut cover[i as usize];
-                *range = range.start.min(o)..o + 1;
+                let range: &mut Range<usize> = &mut cover[i as usize];
+                *range = if range.start == range.end { o } else { range.start }..o + 1;
             }
         }
         cover
