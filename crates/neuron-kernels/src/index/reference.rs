@@ -89,6 +89,7 @@ impl Tensor {
                 DType::BF16 => (*from.cast::<bf16>().add(i)).to_f32() as i64,
                 DType::F32 => *from.cast::<f32>().add(i) as i64,
                 DType::F64 => *from.cast::<f64>().add(i) as i64,
+                other => unreachable!("{other} has no arithmetic"),
             }
         }
     }
@@ -107,6 +108,7 @@ impl Tensor {
                 DType::BF16 => *to.cast::<bf16>().add(i) = bf16::from_f32(value as f32),
                 DType::F32 => *to.cast::<f32>().add(i) = value as f32,
                 DType::F64 => *to.cast::<f64>().add(i) = value as f64,
+                other => unreachable!("{other} has no arithmetic"),
             }
         }
     }

@@ -30,6 +30,7 @@ fn read(dtype: DType, bytes: &[u8]) -> f64 {
         DType::BF16 => bf16::from_ne_bytes([bytes[0], bytes[1]]).to_f64(),
         DType::F32 => f32::from_ne_bytes(bytes[..4].try_into().unwrap()) as f64,
         DType::F64 => f64::from_ne_bytes(bytes[..8].try_into().unwrap()),
+        other => unreachable!("{other} has no arithmetic"),
     }
 }
 
@@ -44,6 +45,7 @@ fn write(dtype: DType, bytes: &mut [u8], v: f64) {
         DType::BF16 => bytes[..2].copy_from_slice(&bf16::from_f64(v).to_ne_bytes()),
         DType::F32 => bytes[..4].copy_from_slice(&(v as f32).to_ne_bytes()),
         DType::F64 => bytes[..8].copy_from_slice(&v.to_ne_bytes()),
+        other => unreachable!("{other} has no arithmetic"),
     }
 }
 

@@ -60,7 +60,7 @@ impl Stream {
 
     /// Poisson: a product of uniforms for small rates, for others the transformed rejection of Hoermann (1993).
     fn poisson(&mut self, rate: f64) -> f64 {
-        if !(rate >= 0.0 && rate < f64::INFINITY) {
+        if !(0.0..f64::INFINITY).contains(&rate) {
             return f64::NAN;
         }
         if rate == 0.0 {
@@ -99,7 +99,7 @@ impl Stream {
 
     /// Gamma, by Marsaglia and Tsang (2000).
     fn gamma(&mut self, alpha: f64) -> f64 {
-        if !(alpha > 0.0) {
+        if alpha <= 0.0 || alpha.is_nan() {
             return if alpha == 0.0 { 0.0 } else { f64::NAN };
         }
         let (scale, alpha) = if alpha < 1.0 { (self.uniform().powf(1.0 / alpha), alpha + 1.0) } else { (1.0, alpha) };
@@ -219,7 +219,7 @@ impl Sample {
         for i in 0..self.categories {
             // SAFETY: a weight of the row.
             let weight = unsafe { self.parameter(from, row * self.categories + i) };
-            if !(weight >= 0.0 && weight < f64::INFINITY) {
+            if !(0.0..f64::INFINITY).contains(&weight) {
                 return Err(KernelError::InvalidElement(crate::check::message(CheckOp::Weight)));
             }
             sum += weight;
