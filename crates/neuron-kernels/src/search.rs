@@ -104,6 +104,7 @@ impl Kernel for Search {
                 DType::BF16 => self.all::<bf16>(at),
                 DType::F32 => self.all::<f32>(at),
                 DType::F64 => self.all::<f64>(at),
+                DType::F8E5M2 | DType::F8E4M3 => unreachable!("no operator but a conversion takes float8"),
             }
         }
         Ok(())
