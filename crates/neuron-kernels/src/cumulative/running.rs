@@ -93,23 +93,20 @@ impl RunningExtreme {
         let [x_step, value_step, index_step] = self.lines.steps;
         self.lines.each(|[x, value, index]| {
             let Addresses([px, pv, pi]) = { at };
-            let mut best: Option<(C, T, i64)> = None;
+            // SAFETY: the first element of a line, which is not empty.
+            let mut stored = unsafe { *px.offset(x).cast::<T>() };
+            let (mut best, mut position) = (C::load(stored), 0);
             for i in 0..self.lines.size as isize {
                 // SAFETY: element `i` of a line of each tensor.
                 unsafe {
-                    let stored = *px.offset(x + i * x_step).cast::<T>();
-                    let v = C::load(stored);
-                    let replaces = match best {
-                        None => true,
-                        Some((b, ..)) => v.is_nan() || !b.is_nan() && if self.max { v >= b } else { v <= b },
-                    };
-                    if replaces {
-                        best = Some((v, stored, i as i64));
+                    let element = *px.offset(x + i * x_step).cast::<T>();
+                    let v = C::load(element);
+                    let beyond = if self.max { v >= best } else { v <= best };
+                    if v.is_nan() | (beyond & !best.is_nan()) {
+                        (best, stored, position) = (v, element, i as i64);
                     }
-                    if let Some((_, stored, position)) = best {
-                        *pv.offset(value + i * value_step).cast::<T>() = stored;
-                        *pi.offset(index + i * index_step).cast::<i64>() = position;
-                    }
+                    *pv.offset(value + i * value_step).cast::<T>() = stored;
+                    *pi.offset(index + i * index_step).cast::<i64>() = position;
                 }
             }
         });

@@ -13,6 +13,9 @@ use std::ops::Range;
 /// Elements of one task.
 const PIECE: usize = 16 << 10;
 
+/// Lines of one task at least, where neighbouring lines share cache lines.
+const SIDE_BY_SIDE: usize = 64;
+
 /// `torch.scatter` and `scatter_reduce`: `out[.., index[.., j, ..], ..] op= updates[.., j, ..]`, in the order of `j`.
 /// Buffers: index, updates, out, which already holds the input.
 ///
@@ -211,7 +214,9 @@ impl Kernel for Scatter {
         }
         let length = if self.buffered() { self.along.max(self.axis.size as usize) } else { self.along };
         let lines = self.lines.numel();
-        let lines_piece = (PIECE / length).clamp(1, lines);
+        // Lines that lie across memory are walked side by side: whole cache lines of them.
+        let fewest = if self.along_inner { 1 } else { SIDE_BY_SIDE.min(lines) };
+        let lines_piece = (PIECE / length).clamp(fewest, lines);
         let errors = FirstError::default();
         parallel_for(lines.div_ceil(lines_piece), |t| {
             let at: Addresses = at;

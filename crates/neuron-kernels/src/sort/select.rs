@@ -13,8 +13,9 @@ use neuron_ir::{DType, Scalar, Selection, TensorType};
 use std::cmp::Ordering;
 use std::ops::Range;
 
-/// Lines at least this long are sorted by passes first: only one with equal elements needs the slower order.
-const PASSES: usize = 64;
+/// Lines of this many elements are sorted by passes first: only one with equal elements needs the slower order. Longer
+/// ones of narrow elements have some as a rule.
+const PASSES: std::ops::Range<usize> = 64..1 << 13;
 
 /// [`Selection`] along a dimension. Buffers: input, values, indices.
 #[derive(Debug)]
@@ -188,12 +189,13 @@ fn sort_as_standard<'a, E: Entry>(
     spare: &mut Vec<E>,
     bytes: usize,
 ) -> &'a [E] {
-    if entries.len() >= PASSES {
+    let (count, long) = (entries.len(), entries.len() >= 2 * CHUNK);
+    if PASSES.contains(&count) || bytes > 4 && count >= PASSES.end {
         sorted.clear();
         sorted.extend_from_slice(entries);
-        spare.resize(entries.len(), E::default());
-        let spare = &mut spare[..entries.len()];
-        if entries.len() >= 2 * CHUNK {
+        spare.resize(count, E::default());
+        let spare = &mut spare[..count];
+        if long {
             sort_shared(sorted, spare, bytes);
         } else {
             radix_sort(sorted, spare, bytes);
@@ -202,7 +204,12 @@ fn sort_as_standard<'a, E: Entry>(
             return sorted;
         }
     }
-    standard::sort(entries, &|a: E, b: E| a.key() < b.key());
+    let less = |a: E, b: E| a.key() < b.key();
+    if long {
+        standard::sort_shared(entries, CHUNK / 4, &less);
+    } else {
+        standard::sort(entries, &less);
+    }
     entries
 }
 

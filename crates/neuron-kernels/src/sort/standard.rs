@@ -3,6 +3,9 @@
 //! Introsort with the median of three as its pivot, runs of up to 16 finished by insertion, a heap where the recursion
 //! gets too deep. What is compared and exchanged when decides where equal elements end up, so every step counts.
 
+use crate::pool::parallel_for;
+use parking_lot::Mutex;
+
 /// Runs up to this long are left to insertion sort.
 const SHORT: usize = 16;
 
@@ -17,6 +20,32 @@ pub(super) fn sort<E: Copy>(elements: &mut [E], less: &impl Fn(E, E) -> bool) {
         return;
     }
     introsort(elements, depth_limit(elements.len()), less);
+    finish(elements, less);
+}
+
+/// [`sort`] for many elements: what lies on either side of a partition is sorted independently, on any thread.
+pub(super) fn sort_shared<E: Copy + Send>(elements: &mut [E], chunk: usize, less: &(impl Fn(E, E) -> bool + Sync)) {
+    let depth = depth_limit(elements.len().max(1));
+    let (mut parts, mut large) = (Vec::new(), vec![(&mut *elements, depth)]);
+    while let Some((part, depth)) = large.pop() {
+        if part.len() <= chunk || depth == 0 {
+            parts.push(Mutex::new((part, depth)));
+            continue;
+        }
+        let cut = partition(part, less);
+        let (low, high) = part.split_at_mut(cut);
+        large.extend([(low, depth - 1), (high, depth - 1)]);
+    }
+    parallel_for(parts.len(), |i| {
+        let (part, depth) = &mut *parts[i].lock();
+        introsort(part, *depth, less);
+    });
+    drop(parts);
+    finish(elements, less);
+}
+
+/// The runs that [`introsort`] leaves, by insertion.
+fn finish<E: Copy>(elements: &mut [E], less: &impl Fn(E, E) -> bool) {
     let (head, _) = elements.split_at_mut(elements.len().min(SHORT));
     insertion_sort(head, less);
     for i in SHORT..elements.len() {
@@ -206,6 +235,9 @@ mod tests {
                 let mut sorted = drawn.clone();
                 sort(&mut sorted, &less);
                 assert_eq!(keys(&sorted), expected);
+                let mut shared = drawn.clone();
+                sort_shared(&mut shared, 64, &less);
+                assert_eq!(shared, sorted, "the same order of equal elements");
                 for k in [0, 1, 2, count / 3, count] {
                     if k > count {
                         continue;
