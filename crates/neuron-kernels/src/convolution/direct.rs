@@ -24,6 +24,8 @@ pub(super) struct Plane {
     width: usize,
     /// Residues.
     stride: usize,
+    /// Where output column 0 reads in an unpacked line, by kernel position of the last axis.
+    pub offsets: SmallVec<[usize; 8]>,
 }
 
 impl Plane {
@@ -32,7 +34,12 @@ impl Plane {
         let steps = columns.shifts.iter().map(|s| s.div_euclid(columns.stride));
         let (low, high) = (steps.clone().min().unwrap_or(0), steps.max().unwrap_or(0));
         let width = (high - low) as usize + (columns.out as usize).next_multiple_of(RUN);
-        Plane { low, width, stride: columns.stride as usize }
+        let offset = |shift: &i64| {
+            let (step, residue) = (shift.div_euclid(columns.stride), shift.rem_euclid(columns.stride));
+            residue as usize * width + (step - low) as usize
+        };
+        let offsets = columns.shifts.iter().map(offset).collect();
+        Plane { low, width, stride: columns.stride as usize, offsets }
     }
 
     /// Elements of an unpacked channel.
@@ -43,12 +50,6 @@ impl Plane {
     /// Elements of an unpacked line.
     fn line(&self) -> usize {
         self.width * self.stride
-    }
-
-    /// Where output column 0 reads in an unpacked line for a shift.
-    pub fn offset(&self, shift: i64) -> usize {
-        let (step, residue) = (shift.div_euclid(self.stride as i64), shift.rem_euclid(self.stride as i64));
-        residue as usize * self.width + (step - self.low) as usize
     }
 
     /// Where a line of the input begins, `None` in the padding.
@@ -168,9 +169,9 @@ impl Correlation {
                                 for y_shift in &rows.shifts {
                                     let Some(taps) = taps.next() else { continue };
                                     let Some(line) = plane.row(p, [z, y], [*z_shift, *y_shift]) else { continue };
-                                    for (x_shift, tap) in columns.shifts.iter().zip(taps) {
+                                    for (offset, tap) in plane.offsets.iter().zip(taps) {
                                         let w = *weight.offset(c as isize * self.weight_channel + tap);
-                                        terms.push((w.widen(), c * each + line + plane.offset(*x_shift)));
+                                        terms.push((w.widen(), c * each + line + offset));
                                     }
                                 }
                             }

@@ -89,7 +89,7 @@ mod vectors {
     use smallvec::SmallVec;
     use std::arch::x86_64::*;
 
-    /// A run as a masked load: the byte where lane 0 would be read, and the lanes that are.
+    /// A run as a masked load: the byte where lane 0 would be read, and the elements that are.
     #[derive(Clone, Copy)]
     struct Load {
         first: isize,
@@ -108,7 +108,8 @@ mod vectors {
         let load = |run: &Run| {
             let lane = run.to % LANES;
             let first = (run.at - lane as isize * lines.step) * L::SIZE as isize;
-            Load { first, mask: ((1u32 << run.count) - 1) << lane }
+            let mask = ((1u32 << run.count) - 1) << lane;
+            Load { first, mask: if lines.step == 2 { spread_bits(mask) } else { mask } }
         };
         let (panels, each) = (lines.reads.columns().div_ceil(lines.width), lines.width / LANES);
         let panel_size = lines.rows.len() * lines.width;
@@ -240,10 +241,10 @@ mod vectors {
             let mut line = _mm512_setzero_ps();
             for load in loads {
                 let from = input.wrapping_offset(load.first);
-                let spread = spread_bits(load.mask);
                 // SAFETY: the masks select what the runs read.
-                let (low, high) =
-                    unsafe { (L::load(from, spread & 0xffff), L::load(from.wrapping_add(16 * L::SIZE), spread >> 16)) };
+                let (low, high) = unsafe {
+                    (L::load(from, load.mask & 0xffff), L::load(from.wrapping_add(16 * L::SIZE), load.mask >> 16))
+                };
                 line = or(line, _mm512_permutex2var_ps(low, even, high));
             }
             // SAFETY: as the caller promises.

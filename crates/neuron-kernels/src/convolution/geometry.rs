@@ -99,15 +99,17 @@ impl Positions {
         self.rows(columns, |to, b, z, y, xs| segments.push((to, b, z, y, xs)));
         let [planes, rows, line] = &self.axes;
         let step = self.input_step();
+        let insides: SmallVec<[Range<i64>; 8]> =
+            line.shifts.iter().map(|shift| line.inside(0..line.out, *shift)).collect();
         for z_shift in &planes.shifts {
             for y_shift in &rows.shifts {
-                for x_shift in &line.shifts {
+                for (x_shift, inside) in line.shifts.iter().zip(&insides) {
                     let begin = reads.runs.len();
                     for (to, batch, z, y, xs) in &segments {
                         let (Some(z), Some(y)) = (planes.position(*z, *z_shift), rows.position(*y, *y_shift)) else {
                             continue;
                         };
-                        let inside = line.inside(xs.clone(), *x_shift);
+                        let inside = inside.start.max(xs.start)..inside.end.min(xs.end);
                         if inside.is_empty() {
                             continue;
                         }

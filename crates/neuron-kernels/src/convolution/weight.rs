@@ -287,8 +287,8 @@ impl ConvolutionWeightGradient {
                                     tap += columns.shifts.len();
                                     continue;
                                 };
-                                for x_shift in &columns.shifts {
-                                    let input = &unpacked[input + plane.offset(*x_shift)..];
+                                for offset in &plane.offsets {
+                                    let input = &unpacked[input + offset..];
                                     let mut sum = lanes[tap];
                                     let (grads, inputs) = (grad.chunks_exact(LANES), input.chunks_exact(LANES));
                                     // What lies past the line may be infinite: it is not even multiplied by zero.
