@@ -107,6 +107,12 @@ at::Tensor& histc_out(
   return give(neuron::histc(self, bins, min, max), out);
 }
 
+// The device has no nested tensors. PyTorch asks this before it makes one of a padded batch, and else keeps the
+// padding.
+bool nested_from_mask_left_aligned(const at::Tensor& /*t*/, const at::Tensor& /*mask*/) {
+  return false;
+}
+
 bool equal(const at::Tensor& self, const at::Tensor& other) {
   TORCH_CHECK(
       self.device() == other.device(),
@@ -166,6 +172,7 @@ void register_data_dependent(torch::Library& aten) {
   aten.impl("histc", TORCH_FN(histc));
   aten.impl("histc.out", TORCH_FN(histc_out));
   aten.impl("equal", TORCH_FN(equal));
+  aten.impl("_nested_tensor_from_mask_left_aligned", TORCH_FN(nested_from_mask_left_aligned));
 }
 
 } // namespace neuron

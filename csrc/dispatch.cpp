@@ -1,5 +1,6 @@
 #include "dispatch.h"
 
+#include <ATen/Dispatch.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -107,6 +108,12 @@ size_t first_apart(const std::string& name) {
   return found == names.end() ? SIZE_MAX : found->second;
 }
 
+// Raises PyTorch's error where the dtype cannot hold the number.
+void check_holds(c10::ScalarType dtype, const c10::Scalar& number) {
+  AT_DISPATCH_ALL_TYPES_AND_COMPLEX_AND4(
+      at::kBool, at::kHalf, at::kBFloat16, at::kComplexHalf, dtype, "fill", [&] { (void)number.to<scalar_t>(); });
+}
+
 // PyTorch's own refusals of overlapping memory: within what is written, as it is given, ...
 void check_internal_overlap(const Signature& signature, c10::ArrayRef<c10::IValue> arguments) {
   for (const auto i : signature.mutated) {
@@ -172,10 +179,19 @@ Signature::Signature(const c10::OperatorHandle& op) {
     returns.push_back(from);
   }
   returns_list = returns.size() == 1 && schema.returns()[0].type()->kind() == c10::TypeKind::ListType;
+  // The CPU's kernels that write a number as it is refuse one that the dtype cannot hold, and do not mind overlaps.
+  fills = schema.name() == "aten::fill_" || schema.name() == "aten::zero_";
+  static const std::unordered_set<std::string> written = {
+      "aten::fill_", "aten::masked_fill", "aten::masked_fill_", "aten::index_fill_"};
+  for (size_t i = 1; i < kinds.size() && written.count(schema.name()) != 0; ++i) {
+    number = kinds[i] == ArgumentKind::Scalar ? static_cast<int32_t>(i) : number;
+  }
   // How many elements a range has depends on the numbers; so does how a norm or a variance is computed.
   masks = schema.name() == "aten::index" || schema.name() == "aten::_unsafe_index" ||
           schema.name() == "aten::_index_put_impl_";
   static const std::unordered_set<std::string> numbered = {
+      "aten::pow",
+      "aten::pow_",
       "aten::linalg_vector_norm",
       "aten::norm",
       "aten::renorm",
@@ -339,8 +355,11 @@ void BoxedOperator::operator()(
   }
   const NeuronPlan* plan = nullptr;
   if (call.unsupported == nullptr) {
-    if (mutates) {
+    if (mutates && !signature_.fills) {
       check_internal_overlap(signature_, arguments);
+    }
+    if (signature_.number >= 0) {
+      check_holds(arguments[0].toTensor().scalar_type(), arguments[signature_.number].toScalar());
     }
     plan = neuron_plan_find(call.key.data(), call.key.size());
     if (plan == nullptr) {

@@ -17,6 +17,8 @@ struct Signature {
   bool values_matter = false;             // shapes depend on the values of Scalars: they belong to the key
   bool masks = false;                     // the second argument holds indices, which may be masks
   bool random = false;                    // takes a generator, or is tagged as random
+  bool fills = false;                     // writes one number everywhere: overlaps do not matter
+  int32_t number = -1;                    // argument that is written as it is
   int32_t generator = -1;                 // argument that is one
   size_t apart;                           // arguments from here on may not share any memory with what is written
 

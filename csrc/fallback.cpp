@@ -355,13 +355,16 @@ void as_on_cpu(const std::string& name, c10::ArrayRef<c10::IValue> arguments, to
     for (int i = 1; i < 3; ++i) { // nothing is saved
       results[i] = results[i].toTensor().reshape({-1}).narrow(0, 0, 0);
     }
-  } else if (name == "aten::native_layer_norm") {
+  }
+  if (name == "aten::native_layer_norm" || name.ends_with("native_batch_norm") ||
+      name.starts_with("aten::_native_batch_norm_legit") || name == "aten::_batch_norm_with_update") {
     // Statistics are single precision only where the parameters are.
-    const auto& input = arguments[0].toTensor();
-    const auto& parameter = arguments[2].isTensor() ? arguments[2] : arguments[3];
-    if (!parameter.isTensor() || parameter.toTensor().scalar_type() == input.scalar_type()) {
-      results[1] = results[1].toTensor().to(input.scalar_type());
-      results[2] = results[2].toTensor().to(input.scalar_type());
+    const auto dtype = arguments[0].toTensor().scalar_type();
+    const bool mixed = std::any_of(arguments.begin() + 1, arguments.end(), [&](const c10::IValue& v) {
+      return v.isTensor() && v.toTensor().defined() && v.toTensor().scalar_type() != dtype;
+    });
+    for (int i = 1; i < 3 && !mixed; ++i) {
+      results[i] = results[i].toTensor().to(dtype);
     }
   }
 }

@@ -5,6 +5,7 @@ import threading
 import pytest
 import torch
 import torch_neuronx
+from against_cpu import check_raises
 
 neuron = torch.neuron
 
@@ -125,6 +126,39 @@ def test_errors_say_where_the_operator_was_issued(run_python):
     """
     assert "in look_up" in run_python(program, TORCH_NEURONX_ENABLE_STACK_TRACE="1")
     assert "look_up" not in run_python(program)
+
+
+def test_values_that_do_not_fit_what_is_indexed():
+    mask = torch.tensor([True, True, True, True, False, False])
+    index = torch.tensor([0, 1])
+
+    def assign(x, at, values):
+        x[at] = values
+
+    for at, values in [(mask, (3,)), (mask, (0,)), (index, (3,)), (index, (0,)), (mask, (2, 6))]:
+        check_raises((RuntimeError, IndexError), assign, torch.zeros(6), at, torch.ones(values))
+    check_raises(
+        RuntimeError, lambda x, i, v: x.index_put_((i,), v, accumulate=True), torch.zeros(6), index, torch.ones(3)
+    )
+    check_raises(RuntimeError, assign, torch.zeros(3, 2), index, torch.ones(3, 1))
+
+
+@pytest.mark.parametrize("update", ["add_", "mul_", "logical_and_", "atan2_"])
+def test_a_number_on_the_host_is_not_written_by_the_device(update):
+    total = torch.tensor(1.0)
+    with pytest.raises(RuntimeError, match="same device"):
+        getattr(total, update)(torch.ones(4, device="neuron").sum())
+    with pytest.raises(RuntimeError, match="same device"):
+        torch.add(torch.ones((), device="neuron"), 1, out=torch.tensor(0.0))
+    assert total.item() == 1
+
+
+def test_numbers_that_a_dtype_cannot_hold():
+    check_raises(RuntimeError, lambda x: x.fill_(1e6), torch.zeros(2, dtype=torch.float16))
+    check_raises(RuntimeError, lambda x: x.fill_(300), torch.zeros(2, dtype=torch.uint8))
+    check_raises(RuntimeError, lambda x, m: x.masked_fill(m, -1e9), torch.zeros(2).half(), torch.tensor([True, False]))
+    check_raises(RuntimeError, lambda x, m: x.masked_fill_(m, 1e9), torch.zeros(2).char(), torch.tensor([True, False]))
+    check_raises(RuntimeError, lambda x: x**-1, torch.tensor([1, 2]))
 
 
 def test_op_tracking():

@@ -219,3 +219,16 @@ def test_save_and_load_a_pretrained_model(tmp_path):
         got = loaded(input_ids=inputs["input_ids"].to(DEVICE)).logits
         want = on_cpu.eval()(input_ids=inputs["input_ids"]).logits
     torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-4)
+
+
+def test_transformer_encoder_with_padding_in_evaluation():
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    padded = torch.tensor([[False, False, True], [False, False, False]])
+    x = torch.randn(2, 3, 16)
+    on_device = torch.nn.TransformerEncoder(copy.deepcopy(layer), 2).eval()
+    on_device.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        want = model(x, src_key_padding_mask=padded)
+        got = on_device.to("neuron")(x.to("neuron"), src_key_padding_mask=padded.to("neuron"))
+    torch.testing.assert_close(got.cpu()[~padded], want[~padded], rtol=1e-4, atol=1e-5)

@@ -290,3 +290,12 @@ def test_integers_of_the_whole_range(no_fallback):
     lowest = torch.iinfo(torch.int64).min
     drawn = on_device(1000, dtype=torch.int64).random_(lowest, None)
     assert (drawn < 0).sum().item() in range(400, 600)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_uniform_half_floats_stay_below_one(dtype):
+    x = torch.rand(1 << 20, dtype=dtype, device="neuron")
+    assert x.max().item() < 1
+    assert x.min().item() == 0
+    assert abs(x.float().mean().item() - 0.5) < 0.005
+    assert (-torch.log(1 - x)).isfinite().all().item()

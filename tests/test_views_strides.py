@@ -328,3 +328,36 @@ def test_binary_operators_of_any_two_views(one, two):
         check_raises(RuntimeError, lambda x, y: follow(x, one[1]) + follow(y, two[1]), x, y)
         return
     check(lambda x, y: follow(x, one[1]) * follow(y, two[1]), x, y, exact=True, strides=True)
+
+
+MASK = torch.tensor([True, False, True])
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        (slice(None), MASK),
+        (..., MASK),
+        (None, slice(None), MASK),
+        (0, MASK),
+        (MASK, 0),
+        (slice(None), MASK, 1),
+        (slice(None, None, 2), MASK),
+    ],
+    ids=str,
+)
+def test_masks_anywhere_among_the_indices(at):
+    def read(x):
+        return x[tuple(i.to(x.device) if isinstance(i, torch.Tensor) else i for i in at)]
+
+    def write(x):
+        x[tuple(i.to(x.device) if isinstance(i, torch.Tensor) else i for i in at)] = 7
+
+    check(read, draw(3, 3, 3), exact=True)
+    check(write, draw(3, 3, 3), exact=True)
+    check(lambda x: x[at], draw(3, 3, 3), exact=True)  # masks on the host
+
+
+def test_filling_an_expanded_tensor():
+    check(lambda x: x.expand(3, 4).fill_(2), draw(3, 1), exact=True)
+    check(lambda x: x.expand(3, 4).zero_(), draw(3, 1), exact=True)

@@ -149,6 +149,9 @@ fn divide_mode(l: &mut Lower) -> Lowered {
 fn power_of_number(l: &mut Lower) -> Lowered {
     let dtype = l.common(&[0, 1])?;
     let a = l.operand(0, dtype)?;
+    if dtype.is_int() && l.known(1, 0.0)? < 0.0 {
+        return Err(LowerError::unsupported("a negative power of integers"));
+    }
     let value = if l.scalar(1)?.two {
         l.bin(BinaryOp::Mul, a, a)
     } else {

@@ -59,6 +59,7 @@ fn uniform(l: &mut Lower) -> Lowered {
     let (from, to) = (l.float_or(1, 0.0), l.float_or(2, 1.0));
     check(from <= to && (to - from).is_finite())?;
     let u = draw(l, RandomOp::Uniform, compute, &ty.sizes);
+    let u = below_one(l, u, ty.dtype);
     let value = if (from, to) == (0.0, 1.0) {
         u
     } else {
@@ -66,6 +67,18 @@ fn uniform(l: &mut Lower) -> Lowered {
         l.with_constant(BinaryOp::Add, scaled, from)
     };
     l.store(Typed { value, dtype: ty.dtype })
+}
+
+/// Uniform numbers with as many bits as a half float holds: rounding more of them would reach 1.
+fn below_one(l: &mut Lower, u: Value, dtype: DType) -> Value {
+    let steps = match dtype {
+        DType::BF16 => 256.0,
+        DType::F16 => 2048.0,
+        _ => return u,
+    };
+    let scaled = l.with_constant(BinaryOp::Mul, u, steps);
+    let whole = l.un(UnaryOp::Floor, scaled);
+    l.with_constant(BinaryOp::Mul, whole, 1.0 / steps)
 }
 
 /// `(self, mean, std)`
@@ -295,8 +308,8 @@ fn multinomial(l: &mut Lower) -> Lowered {
     let compute = drawn_in(ty.dtype)?;
     let (samples, replacement) = (l.int(1)?, l.flag(2));
     let rank = ty.rank();
-    if rank == 0 || ty.numel() == 0 {
-        return Err(LowerError::unsupported("nothing to draw from"));
+    if !(1..=2).contains(&rank) || ty.numel() == 0 || l.out(0)?.dtype != DType::I64 {
+        return Err(LowerError::unsupported("weights or an output of another kind"));
     }
     let dim = rank - 1;
     let weights = l.tensor(0)?;
