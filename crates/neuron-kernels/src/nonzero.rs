@@ -66,7 +66,7 @@ impl Kernel for TrueCounts {
 
 /// Sum of bytes that are 0 or 1, in pieces that fit a byte's neighbours' sums.
 fn count(mask: &[u8]) -> i64 {
-    mask.chunks(128).map(|piece| i64::from(piece.iter().fold(0u8, |sum, b| sum + b))).sum()
+    mask.chunks(128).map(|piece| i64::from(piece.iter().sum::<u8>())).sum()
 }
 
 /// The coordinates of the true elements of a row-major mask. Buffers: mask, counts, coordinates.

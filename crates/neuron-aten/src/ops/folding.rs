@@ -8,8 +8,6 @@ use neuron_ir::{BagMode, BinaryOp, Blocks, DType, Dims, Op, ReduceOp, Scalar, Sc
 pub(super) const ROWS: &[Row] = &[
     (&["aten::im2col", "aten::im2col.out"], im2col),
     (&["aten::col2im", "aten::col2im.out"], col2im),
-    (&["aten::unfold_backward"], unfold_backward),
-    (&["aten::channel_shuffle"], channel_shuffle),
     (&["aten::_embedding_bag", "aten::_embedding_bag_forward_only"], embedding_bag),
     (&["aten::_embedding_bag_backward"], |l| embedding_bag_backward(l, [3, 4, 5, 6, 7, 8, 10, 11], 9)),
     (&["aten::_embedding_bag_dense_backward"], |l| embedding_bag_backward(l, [2, 3, 4, 5, 6, 7, 8, 9], usize::MAX)),
@@ -65,58 +63,6 @@ fn col2im(l: &mut Lower) -> Lowered {
     let x = l.g.reshape(x, &batched(&ty.sizes, 3));
     let result = Shape { dtype: ty.dtype, sizes: batched(&out.sizes, 4) };
     let value = l.g.op(Op::Spatial(SpatialOp::Fold(blocks)), &[x], result);
-    l.store_value(value)
-}
-
-/// `(grad_in, input_sizes, dim, size, step)`: windows along `dim` are blocks of one row
-fn unfold_backward(l: &mut Lower) -> Lowered {
-    let sizes = l.ints(1).unwrap_or_default();
-    let rank = sizes.len();
-    let dtype = l.ty(0)?.dtype;
-    if rank == 0 || !dtype.is_float() {
-        return Err(LowerError::unsupported("windows of a 0-dimensional tensor, or of integers"));
-    }
-    let dim = l.dim(2, rank)?;
-    let (size, step) = (l.int(3)?, l.int(4)?);
-    let grad = l.tensor(0)?;
-    let shape = l.g.shape(grad).clone();
-    // [others.., size, windows]
-    let mut permutation: Dims = (0..rank as i64).filter(|d| *d != dim as i64).collect();
-    let others: Dims = permutation.iter().map(|d| sizes[*d as usize]).collect();
-    permutation.extend([rank as i64, dim as i64]);
-    let permuted: Dims = permutation.iter().map(|d| shape.sizes[*d as usize]).collect();
-    let grad = l.g.op(Op::Transpose { permutation }, &[grad], Shape { dtype, sizes: permuted });
-    let n = others.iter().product();
-    let grad = l.g.reshape(grad, &[n, size, shape.sizes[dim]]);
-    let blocks = Blocks { kernel: [1, size], stride: [1, step], padding: [0; 2], dilation: [1; 2] };
-    let folded = Shape::new(dtype, &[n, 1, 1, sizes[dim]]);
-    let value = l.g.op(Op::Spatial(SpatialOp::Fold(blocks)), &[grad], folded);
-    let mut last = others;
-    last.push(sizes[dim]);
-    let value = l.g.reshape(value, &last);
-    let back: Dims = (0..rank)
-        .map(|d| match d.cmp(&dim) {
-            std::cmp::Ordering::Less => d as i64,
-            std::cmp::Ordering::Equal => rank as i64 - 1,
-            std::cmp::Ordering::Greater => d as i64 - 1,
-        })
-        .collect();
-    let value = l.g.op(Op::Transpose { permutation: back }, &[value], Shape { dtype, sizes });
-    l.store_value(value)
-}
-
-/// `(self, groups)`
-fn channel_shuffle(l: &mut Lower) -> Lowered {
-    let (ty, groups) = (l.ty(0)?, l.int(1)?);
-    if ty.rank() < 3 || groups <= 0 || ty.numel() == 0 {
-        return Err(LowerError::unsupported("channels of an empty tensor, or of one with less than 3 dimensions"));
-    }
-    let (n, c) = (ty.sizes[0], ty.sizes[1]);
-    let rest = ty.sizes[2..].iter().product();
-    let x = l.tensor(0)?;
-    let x = l.g.reshape(x, &[n, groups, c / groups, rest]);
-    let permutation = Dims::from_slice(&[0, 2, 1, 3]);
-    let value = l.g.op(Op::Transpose { permutation }, &[x], Shape::new(ty.dtype, &[n, c / groups, groups, rest]));
     l.store_value(value)
 }
 

@@ -67,12 +67,9 @@ fn narrow_copy(l: &mut Lower) -> Lowered {
 
 /// Positions `start` to `start + length` of a dimension.
 fn slice(l: &mut Lower, x: Value, dim: usize, start: i64, length: i64) -> Value {
-    let positions = l.iota(length);
-    let first = l.g.constant(DType::I64, Scalar::I64(start));
-    let positions = l.bin(BinaryOp::Add, positions, first);
     let mut shape = l.g.shape(x).clone();
     shape.sizes[dim] = length;
-    l.g.op(Op::IndexSelect { dim }, &[x, positions], shape)
+    l.g.op(Op::Slice { dim, start, step: 1 }, &[x], shape)
 }
 
 fn transposed(l: &mut Lower, x: Value, permutation: Dims) -> Value {
