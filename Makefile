@@ -38,6 +38,8 @@ CXX_SOURCES := $(wildcard csrc/*.cpp csrc/*.h csrc/*/*.cpp csrc/*/*.h)
 export VIRTUAL_ENV := $(VENV)
 export PATH := $(VENV)/bin:$(PATH)
 export PYO3_PYTHON := $(RUN)
+# Tests start many interpreters: each would compile PyTorch's sources anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup demo test test-python test-rust lint format sanitize fuzz bench conformance lock clean
 
@@ -66,7 +68,7 @@ demo: $(VENV)/.built
 test: test-rust test-python
 
 test-rust: $(VENV)/.installed
-	cargo test $(addprefix --package ,$(RUST_CRATES))
+	cargo test --release $(addprefix --package ,$(RUST_CRATES))
 
 test-python: $(VENV)/.built
 	$(RUN) -m pytest --timeout 300 $(ARGS)
