@@ -312,6 +312,8 @@ fn multinomial(l: &mut Lower) -> Lowered {
         return Err(LowerError::unsupported("weights or an output of another kind"));
     }
     let dim = rank - 1;
+    // More categories than a float counts are refused.
+    check(samples > 0 && ty.sizes[dim] <= 1 << 24)?;
     let weights = l.tensor(0)?;
     l.require(CheckOp::Weight, weights);
     let p = l.operand(0, compute)?;
