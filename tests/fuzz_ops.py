@@ -190,7 +190,9 @@ def moved(value, device):
     """A copy of the arguments on a device, layouts kept."""
 
     def move(t):
-        span = 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) if t.numel() else 0
+        if t.numel() == 0:  # its offset may lie outside of its storage
+            return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=device)
+        span = 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
         base = torch.as_strided(t, (t.storage_offset() + span,), (1,), 0).clone().to(device)
         return torch.as_strided(base, t.shape, t.stride(), t.storage_offset())
 
