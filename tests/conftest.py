@@ -44,6 +44,17 @@ def no_fallback():
 
 
 @pytest.fixture
+def native_family(request):
+    """The test fails if an operator of the module's FAMILY, or any where it has none, ran on the CPU in it."""
+    torch_neuronx.clear_op_tracking()
+    yield
+    torch.accelerator.synchronize()
+    family = getattr(request.module, "FAMILY", ("",))
+    reasons = torch_neuronx.get_fallback_reasons()
+    assert {op: why for op, why in reasons.items() if any(name in op for name in family)} == {}
+
+
+@pytest.fixture
 def run_python():
     """Runs a program in a fresh interpreter and returns what it prints; a failure shows its errors."""
 

@@ -74,10 +74,6 @@ class Expected:
         self.values_count = values_count
         self.exactly = exactly  # computes the same in double precision
 
-    def agrees_with(self, result):
-        """True if another CPU result is about the same."""
-        return not self.values_count or torch.allclose(dense(self.result), dense(result), equal_nan=True)
-
     def check(self, got, op):
         """The same tensors up to the tolerance of their dtype, all on the device."""
         got, want = tensors(got), tensors(self.result)
@@ -105,6 +101,8 @@ class Expected:
         if self.exactly is None or not any(w.dtype in (torch.bfloat16, torch.float16) for _, w in pairs):
             return False
         for (g, w), exact in zip(pairs, tensors(self.exactly()), strict=True):
+            if not torch.equal(g.isnan(), w.isnan()):
+                return False
             errors = [(t.to(torch.float64) - exact.to(torch.float64)).abs().nan_to_num() for t in (g, w)]
             if errors[0].numel() and errors[0].max() > errors[1].max() + TOLERANCES.get(w.dtype, (0, 0))[1]:
                 return False
@@ -121,10 +119,7 @@ def on_cpu(function, sample, op):
         except Exception:
             return None
     first, second = (tensors(r) for r in results)
-    same = all(
-        a.shape == b.shape and (a.device.type == "meta" or torch.allclose(dense(a), dense(b), equal_nan=True))
-        for a, b in zip(first, second, strict=True)
-    )
+    same = all(alike(a, b) for a, b in zip(first, second, strict=True))
     if not same or "empty" in op.name:
         ANY_VALUES.add(op.name)
 
@@ -136,6 +131,11 @@ def on_cpu(function, sample, op):
         return function(*wide)
 
     return Expected(results[0], op.name not in ANY_VALUES, exactly)
+
+
+def alike(a, b):
+    """True if two results of the CPU are about the same."""
+    return a.shape == b.shape and (a.device.type == "meta" or torch.allclose(dense(a), dense(b), equal_nan=True))
 
 
 def dense(t):
@@ -150,4 +150,4 @@ def call(op):
     return lambda value, args, kwargs: op(value, *args, **kwargs)
 
 
-__all__ = ["call", "moved", "on_cpu", "op_db", "tensors"]
+__all__ = ["ANY_VALUES", "alike", "call", "moved", "on_cpu", "op_db", "tensors"]

@@ -3,7 +3,6 @@
 import pytest
 import torch
 import torch.nn.functional as F
-import torch_neuronx
 from against_cpu import check, draw
 
 FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
@@ -11,13 +10,7 @@ FAMILY = ("_norm",)
 SHAPES = [(4, 6), (4, 6, 10), (3, 6, 5, 7), (2, 6, 3, 4, 5)]
 
 
-@pytest.fixture(autouse=True)
-def native():
-    """No operator of the family may run on the CPU."""
-    before = set(torch_neuronx.get_fallback_ops())
-    yield
-    new = {op for op in set(torch_neuronx.get_fallback_ops()) - before if any(name in op for name in FAMILY)}
-    assert not new, {op: torch_neuronx.get_fallback_reasons().get(op) for op in new}
+pytestmark = pytest.mark.usefixtures("native_family")
 
 
 def gradients(function, *tensors):

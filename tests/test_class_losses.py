@@ -3,20 +3,13 @@
 import pytest
 import torch
 import torch.nn.functional as F
-import torch_neuronx
 from against_cpu import check, draw
 
 REDUCTIONS = ["none", "mean", "sum"]
 FAMILY = ("nll_loss", "margin_loss", "ctc", "addbmm", "_int_mm", "flash")
 
 
-@pytest.fixture(autouse=True)
-def native():
-    """No operator of the family may run on the CPU."""
-    before = set(torch_neuronx.get_fallback_ops())
-    yield
-    new = {op for op in set(torch_neuronx.get_fallback_ops()) - before if any(name in op for name in FAMILY)}
-    assert not new, {op: torch_neuronx.get_fallback_reasons().get(op) for op in new}
+pytestmark = pytest.mark.usefixtures("native_family")
 
 
 def gradients(function, x, *rest):

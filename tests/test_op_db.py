@@ -9,7 +9,7 @@ import unittest
 
 import pytest
 import torch
-from op_samples import call, moved, on_cpu, op_db, tensors
+from op_samples import ANY_VALUES, alike, call, moved, on_cpu, op_db, tensors
 from torch.testing._internal.common_device_type import OpDTypes, instantiate_device_type_tests, ops
 from torch.testing._internal.common_utils import TestCase
 
@@ -35,6 +35,18 @@ def usable(op, dtype, most=SAMPLES, requires_grad=False):
             return
     if found == 0:
         raise unittest.SkipTest("no sample that the CPU takes")
+
+
+def compare_each(op, samples, function):
+    """Compares what a function makes of samples; a test that had nothing to compare is skipped, not passed."""
+    compared = 0
+    for sample in samples:
+        want = on_cpu(function, sample, op)
+        if want is not None:
+            want.check(function(*moved(sample, op)), op)
+            compared += 1
+    if compared == 0:
+        raise unittest.SkipTest("nothing that the CPU takes")
 
 
 def transposed_like(t):
@@ -66,10 +78,7 @@ class TestOpDb(TestCase):
         def function(value, args, kwargs):
             return op.inplace_variant(value.clone(), *args, **kwargs)
 
-        for sample, _ in usable(op, dtype):
-            want = None if sample.broadcasts_input else on_cpu(function, sample, op)
-            if want is not None:
-                want.check(function(*moved(sample, op)), op)
+        compare_each(op, (s for s, _ in usable(op, dtype) if not s.broadcasts_input), function)
 
     @ops([op for op in op_db if op.supports_out], dtypes=DTYPES)
     def test_out(self, device, dtype, op):
@@ -79,18 +88,17 @@ class TestOpDb(TestCase):
                 if not isinstance(result, torch.Tensor) or result.layout != torch.strided:
                     raise NotImplementedError
                 out = make(result)
-                return op(value, *args, **kwargs, out=out), out
+                returned = op(value, *args, **kwargs, out=out)
+                # PyTorch's own CPU kernels write some strided out= tensors wrongly (gelu, narrow_copy, avg_pool3d).
+                if out.device.type == "cpu" and op.name not in ANY_VALUES and not alike(returned, result):
+                    raise NotImplementedError
+                return returned, out
 
             return function
 
         # One of another shape is resized, one with strides keeps them.
         for make in (lambda r: torch.empty(0, dtype=r.dtype, device=r.device), transposed_like):
-            function = into(make)
-            for sample, plain in usable(op, dtype):
-                want = on_cpu(function, sample, op)
-                # PyTorch's own CPU kernels write some strided out= tensors wrongly (gelu, narrow_copy, avg_pool3d).
-                if want is not None and plain.agrees_with(want.result[0]):
-                    want.check(function(*moved(sample, op)), op)
+            compare_each(op, (s for s, _ in usable(op, dtype)), into(make))
 
     @ops([op for op in op_db if op.supports_autograd], allowed_dtypes=(torch.float32,))
     def test_gradients(self, device, dtype, op):
@@ -103,14 +111,18 @@ class TestOpDb(TestCase):
             grads = torch.autograd.grad(outs, ins, [torch.ones_like(o) for o in outs], allow_unused=True)
             return [g for g in grads if g is not None]
 
-        for sample, _ in usable(op, dtype, requires_grad=True):
-            process = sample.output_process_fn_grad
-            want = on_cpu(function, sample, op)
-            if want is not None:
-                want.check(function(*moved(sample, op)), op)
+        def samples():
+            nonlocal process
+            for sample, _ in usable(op, dtype, requires_grad=True):
+                process = sample.output_process_fn_grad
+                yield sample
+
+        process = None
+        compare_each(op, samples(), function)
 
     @ops([op for op in op_db if op.error_inputs_func], dtypes=OpDTypes.none)
     def test_errors(self, device, op):
+        refused = 0
         for error in op.error_inputs("cpu"):
             sample = error.sample_input
             if any(t.device.type != "cpu" for t in tensors((sample.input, sample.args, sample.kwargs))):
@@ -122,6 +134,9 @@ class TestOpDb(TestCase):
                 expected = (type(e), OTHER_ERRORS.get(op.name, type(e)))
             with pytest.raises(expected):
                 finished(op, sample)
+            refused += 1
+        if refused == 0:
+            raise unittest.SkipTest("nothing that the CPU refuses")
 
 
 instantiate_device_type_tests(TestOpDb, globals(), only_for="privateuse1")

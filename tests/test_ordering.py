@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-import torch_neuronx
 from against_cpu import check, check_raises, draw
 
 INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
@@ -13,12 +12,7 @@ NUMBERS = [*INTEGERS, *FLOATS]
 REAL = [torch.bool, *NUMBERS]
 
 
-@pytest.fixture(autouse=True)
-def nothing_falls_back(request):
-    before = set(torch_neuronx.get_fallback_ops())
-    yield
-    if "refuse" not in request.node.name:
-        assert set(torch_neuronx.get_fallback_ops()) == before
+pytestmark = pytest.mark.usefixtures("native_family")
 
 
 def ties(rows, n, values, dtype, nan=False):

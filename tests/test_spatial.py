@@ -6,18 +6,13 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-import torch_neuronx
 from against_cpu import check, check_raises, draw
 
 FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 
 
-@pytest.fixture(autouse=True)
-def nothing_falls_back():
-    torch_neuronx.clear_op_tracking()
-    yield
-    assert torch_neuronx.get_fallback_reasons() == {}
+pytestmark = pytest.mark.usefixtures("native_family")
 
 
 def images(*shape, dtype=torch.float32):

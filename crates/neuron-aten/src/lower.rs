@@ -267,6 +267,13 @@ impl<'a> Lower<'a> {
         }
     }
 
+    /// Positions `start` to `start + length` of a dimension.
+    pub fn slice(&mut self, value: Value, dim: usize, start: i64, length: i64) -> Value {
+        let mut shape = self.g.shape(value).clone();
+        shape.sizes[dim] = length;
+        self.g.op(Op::Slice { dim, start, step: 1 }, &[value], shape)
+    }
+
     /// The numbers from 0 to below `n`, as `i64`.
     pub fn iota(&mut self, n: i64) -> Value {
         self.g.op(Op::Iota { dim: 0 }, &[], Shape::new(DType::I64, &[n]))

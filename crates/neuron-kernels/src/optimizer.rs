@@ -242,6 +242,21 @@ impl<C: Float> AdamStep<C> {
     }
 }
 
+/// Runs a chunk compiled for these three flags, so that no element asks for them.
+macro_rules! run_flagged {
+    (@ $numbers:ident, $e:ty, $parts:ident, [] [$($flag:literal),*]) => { $numbers.run::<$e, $($flag),*>($parts) };
+    (@ $numbers:ident, $e:ty, $parts:ident, [$first:expr $(, $rest:expr)*] [$($flag:literal),*]) => {
+        if $first {
+            run_flagged!(@ $numbers, $e, $parts, [$($rest),*] [$($flag,)* true])
+        } else {
+            run_flagged!(@ $numbers, $e, $parts, [$($rest),*] [$($flag,)* false])
+        }
+    };
+    ($numbers:ident, $e:ty, $parts:ident, [$($flag:expr),*]) => {
+        run_flagged!(@ $numbers, $e, $parts, [$($flag),*] [])
+    };
+}
+
 impl Adam {
     unsafe fn launch<E: Element, C: Float>(&self, buffers: &[*mut u8], scalars: &[Scalar]) {
         let AdamOptions { adamw, amsgrad, .. } = self.options;
@@ -269,16 +284,7 @@ impl Adam {
             let parts = std::array::from_fn(|i| unsafe { arrays[i].part(at, if i < used { len } else { 0 }) });
             vectorized(
                 #[inline(always)]
-                || match (grad_scale.is_some(), decayed, amsgrad) {
-                    (false, false, false) => numbers.run::<E, false, false, false>(parts),
-                    (false, false, true) => numbers.run::<E, false, false, true>(parts),
-                    (false, true, false) => numbers.run::<E, false, true, false>(parts),
-                    (false, true, true) => numbers.run::<E, false, true, true>(parts),
-                    (true, false, false) => numbers.run::<E, true, false, false>(parts),
-                    (true, false, true) => numbers.run::<E, true, false, true>(parts),
-                    (true, true, false) => numbers.run::<E, true, true, false>(parts),
-                    (true, true, true) => numbers.run::<E, true, true, true>(parts),
-                },
+                || run_flagged!(numbers, E, parts, [grad_scale.is_some(), decayed, amsgrad]),
             );
         });
     }
@@ -362,16 +368,7 @@ impl Sgd {
             let parts = std::array::from_fn(|i| unsafe { arrays[i].part(at, if i < used { len } else { 0 }) });
             vectorized(
                 #[inline(always)]
-                || match (grad_scale.is_some(), weight_decay != 0.0, momentum) {
-                    (false, false, false) => numbers.run::<E, false, false, false>(parts),
-                    (false, false, true) => numbers.run::<E, false, false, true>(parts),
-                    (false, true, false) => numbers.run::<E, false, true, false>(parts),
-                    (false, true, true) => numbers.run::<E, false, true, true>(parts),
-                    (true, false, false) => numbers.run::<E, true, false, false>(parts),
-                    (true, false, true) => numbers.run::<E, true, false, true>(parts),
-                    (true, true, false) => numbers.run::<E, true, true, false>(parts),
-                    (true, true, true) => numbers.run::<E, true, true, true>(parts),
-                },
+                || run_flagged!(numbers, E, parts, [grad_scale.is_some(), weight_decay != 0.0, momentum]),
             );
         });
     }

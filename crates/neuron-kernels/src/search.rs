@@ -2,8 +2,8 @@
 
 use crate::index::nest::piece;
 use crate::pool::parallel_for;
+use crate::scatter::float::by_number;
 use crate::{Kernel, KernelError};
-use half::{bf16, f16};
 use neuron_ir::{DType, Scalar, TensorType};
 
 /// Values of one task.
@@ -95,16 +95,8 @@ impl Kernel for Search {
         // SAFETY: the caller's contract.
         unsafe {
             match self.dtype {
-                DType::U8 | DType::Bool => self.all::<u8>(at),
-                DType::I8 => self.all::<i8>(at),
-                DType::I16 => self.all::<i16>(at),
-                DType::I32 => self.all::<i32>(at),
-                DType::I64 => self.all::<i64>(at),
-                DType::F16 => self.all::<f16>(at),
-                DType::BF16 => self.all::<bf16>(at),
-                DType::F32 => self.all::<f32>(at),
-                DType::F64 => self.all::<f64>(at),
-                DType::F8E5M2 | DType::F8E4M3 => unreachable!("no operator but a conversion takes float8"),
+                DType::Bool => self.all::<u8>(at),
+                dtype => by_number!(dtype, T => self.all::<T>(at), _ => unreachable!("{dtype} has no arithmetic")),
             }
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use super::{Row, overloads};
 use crate::lower::{Lower, LowerError, Lowered, Typed};
-use neuron_ir::{BinaryOp, DType, Op, RandomOp, Scalar, Shape, UnaryOp, Value};
+use neuron_ir::{BinaryOp, DType, Op, RandomOp, UnaryOp, Value};
 
 pub(super) const ROWS: &[Row] = &[
     (&["aten::relu", "aten::relu_", "aten::relu.out"], relu),
@@ -423,14 +423,9 @@ fn log_sigmoid_backward(l: &mut Lower) -> Lowered {
 
 /// The two halves along `dim`, in the compute type.
 fn halves(l: &mut Lower, x: Value, dim: usize, dtype: DType) -> [Value; 2] {
-    let mut shape = l.g.shape(x).clone();
-    let extent = shape.sizes[dim] / 2;
-    shape.sizes[dim] = extent;
-    [0, extent].map(|first| {
-        let index = l.g.op(Op::Iota { dim: 0 }, &[], Shape::new(DType::I64, &[extent]));
-        let first = l.g.constant(DType::I64, Scalar::I64(first));
-        let index = l.bin(BinaryOp::Add, index, first);
-        let half = l.g.op(Op::IndexSelect { dim }, &[x, index], shape.clone());
+    let extent = l.g.shape(x).sizes[dim] / 2;
+    [0, extent].map(|start| {
+        let half = l.slice(x, dim, start, extent);
         l.g.convert(half, dtype.compute())
     })
 }

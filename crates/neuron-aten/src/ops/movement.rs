@@ -61,15 +61,8 @@ fn narrow_copy(l: &mut Lower) -> Lowered {
     let (start, length) = (l.int(2)?, l.int(3)?);
     let start = if start < 0 { start + ty.sizes[dim] } else { start };
     let x = l.tensor(0)?;
-    let value = slice(l, x, dim, start, length);
+    let value = l.slice(x, dim, start, length);
     l.store_value(value)
-}
-
-/// Positions `start` to `start + length` of a dimension.
-fn slice(l: &mut Lower, x: Value, dim: usize, start: i64, length: i64) -> Value {
-    let mut shape = l.g.shape(x).clone();
-    shape.sizes[dim] = length;
-    l.g.op(Op::Slice { dim, start, step: 1 }, &[x], shape)
 }
 
 fn transposed(l: &mut Lower, x: Value, permutation: Dims) -> Value {
@@ -231,7 +224,7 @@ fn nonzero_static(l: &mut Lower) -> Lowered {
     let places = l.g.broadcast(absent, &[size + 1]);
     let op = Op::Scatter { dim: 0, op: ScatterOp::Set };
     let places = l.g.op(op, &[places, rank, positions], Shape::new(DType::I64, &[size + 1]));
-    let places = slice(l, places, 0, 0, size);
+    let places = l.slice(places, 0, 0, size);
     let present = l.with_constant(BinaryOp::Ge, places, 0.0);
     let mut columns = Vec::new();
     let mut inner = n;

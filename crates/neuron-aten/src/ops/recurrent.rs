@@ -15,13 +15,9 @@ pub(super) const ROWS: &[Row] = &[
 /// The parts of argument `i` along its last dimension, each `hidden` wide, in the compute type.
 fn parts<const N: usize>(l: &mut Lower, i: usize, hidden: i64) -> Result<[Value; N], LowerError> {
     let whole = l.tensor(i)?;
-    let shape = l.g.shape(whole).clone();
-    let dim = shape.rank() - 1;
-    let compute = shape.dtype.compute();
+    let (dim, compute) = (l.g.shape(whole).rank() - 1, l.g.dtype(whole).compute());
     Ok(std::array::from_fn(|k| {
-        let mut part = shape.clone();
-        part.sizes[dim] = hidden;
-        let part = l.g.op(Op::Slice { dim, start: k as i64 * hidden, step: 1 }, &[whole], part);
+        let part = l.slice(whole, dim, k as i64 * hidden, hidden);
         l.g.convert(part, compute)
     }))
 }

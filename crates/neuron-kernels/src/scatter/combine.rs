@@ -170,47 +170,13 @@ impl Combine for Bool {
 macro_rules! by_dtype {
     ($dtype:expr, $t:ident => $body:expr) => {
         match $dtype {
-            neuron_ir::DType::U8 => {
-                type $t = u8;
-                $body
-            }
-            neuron_ir::DType::I8 => {
-                type $t = i8;
-                $body
-            }
-            neuron_ir::DType::I16 => {
-                type $t = i16;
-                $body
-            }
-            neuron_ir::DType::I32 => {
-                type $t = i32;
-                $body
-            }
-            neuron_ir::DType::I64 => {
-                type $t = i64;
-                $body
-            }
-            neuron_ir::DType::F16 => {
-                type $t = half::f16;
-                $body
-            }
-            neuron_ir::DType::F32 => {
-                type $t = f32;
-                $body
-            }
-            neuron_ir::DType::F64 => {
-                type $t = f64;
-                $body
-            }
             neuron_ir::DType::Bool => {
                 type $t = $crate::scatter::combine::Bool;
                 $body
             }
-            neuron_ir::DType::BF16 => {
-                type $t = half::bf16;
-                $body
-            }
-            other => unreachable!("{other} has no arithmetic"),
+            dtype => $crate::scatter::float::by_number!(
+                dtype, $t => $body, _ => unreachable!("{dtype} has no arithmetic")
+            ),
         }
     };
 }

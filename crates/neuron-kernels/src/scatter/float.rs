@@ -48,9 +48,22 @@ macro_rules! float {
     };
 }
 float!(f16, f32, f16::to_f32, f16::from_f32);
-float!(bf16, f32, bf16::to_f32, bf16::from_f32);
+float!(bf16, f32, widen_bf16, narrow_bf16);
 float!(f32, f32, |v| v, |v| v);
 float!(f64, f64, |v| v, |v| v);
+
+#[inline(always)]
+fn widen_bf16(value: bf16) -> f32 {
+    f32::from_bits(u32::from(value.to_bits()) << 16)
+}
+
+/// Without a branch, so that a loop of it becomes vectors.
+#[inline(always)]
+fn narrow_bf16(value: f32) -> bf16 {
+    let bits = value.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
+    bf16::from_bits(if value.is_nan() { (bits >> 16) | 0x40 } else { rounded } as u16)
+}
 
 macro_rules! wide {
     ($t:ty) => {
@@ -93,3 +106,33 @@ macro_rules! by_float {
     };
 }
 pub(crate) use by_float;
+
+/// Expands to `$body` with `$t` the Rust type of the number `$dtype`, or to `$otherwise`.
+macro_rules! by_number {
+    ($dtype:expr, $t:ident => $body:expr, _ => $otherwise:expr) => {
+        match $dtype {
+            neuron_ir::DType::U8 => {
+                type $t = u8;
+                $body
+            }
+            neuron_ir::DType::I8 => {
+                type $t = i8;
+                $body
+            }
+            neuron_ir::DType::I16 => {
+                type $t = i16;
+                $body
+            }
+            neuron_ir::DType::I32 => {
+                type $t = i32;
+                $body
+            }
+            neuron_ir::DType::I64 => {
+                type $t = i64;
+                $body
+            }
+            dtype => $crate::scatter::float::by_float!(dtype, $t => $body, _ => $otherwise),
+        }
+    };
+}
+pub(crate) use by_number;

@@ -13,8 +13,8 @@ pub use select::Select;
 use crate::index::nest::{Nest, at_least_1d, by_size, piece};
 use crate::kernel::{Kernel, KernelError};
 use crate::pool::parallel_for;
+use crate::scatter::float::by_number;
 use crate::simd::vectorized;
-use half::{bf16, f16};
 use key::{Entry, Keys, SortKey, Wide};
 use neuron_ir::{DType, Scalar, TensorType};
 use radix::{CHUNK, OFFER, Shared, Smallest, sort, sort_shared};
@@ -386,16 +386,8 @@ impl Kernel for Sort {
         // SAFETY: the caller's contract.
         unsafe {
             match self.dtype {
-                DType::U8 | DType::Bool => self.all::<u8>(at),
-                DType::I8 => self.all::<i8>(at),
-                DType::I16 => self.all::<i16>(at),
-                DType::I32 => self.all::<i32>(at),
-                DType::F16 => self.all::<f16>(at),
-                DType::BF16 => self.all::<bf16>(at),
-                DType::F32 => self.all::<f32>(at),
-                DType::I64 => self.all::<i64>(at),
-                DType::F64 => self.all::<f64>(at),
-                other => unreachable!("{other} has no arithmetic"),
+                DType::Bool => self.all::<u8>(at),
+                dtype => by_number!(dtype, T => self.all::<T>(at), _ => unreachable!("{dtype} has no arithmetic")),
             }
         }
         Ok(())

@@ -1,10 +1,11 @@
 //! The mean of each window.
 
-use super::element::{Element, Wide, by_element};
+use super::element::{Element, Wide};
 use super::max_pool::taps;
 use super::planes::{Planes, Shared, alike};
 use super::windows::{Span, Windows};
 use crate::pool::parallel_for;
+use crate::scatter::float::by_number;
 use crate::simd::vectorized;
 use crate::{Kernel, KernelError};
 use neuron_ir::{DType, Divisor, Scalar, TensorType, Window};
@@ -162,7 +163,7 @@ impl Kernel for AvgPool {
         let piece = (TASK / self.out.row()).max(1);
         parallel_for(rows.div_ceil(piece), |t| {
             let at = &at;
-            by_element!(self.dtype, T => vectorized(
+            by_number!(self.dtype, T => vectorized(
                 #[inline(always)]
                 || for row in t * piece..rows.min((t + 1) * piece) {
                     // SAFETY: the row exists.
@@ -316,7 +317,7 @@ impl Kernel for AvgPoolBackward {
         let piece = (TASK / self.out.row()).max(1);
         parallel_for(rows.div_ceil(piece), |t| {
             let at = &at;
-            by_element!(self.dtype, T => vectorized(
+            by_number!(self.dtype, T => vectorized(
                 #[inline(always)]
                 || {
                     let mut shares = vec![T::narrow(<T as Element>::Wide::ZERO); self.grad.row()];

@@ -1,8 +1,9 @@
 //! Bags of embeddings.
 
-use super::element::{Element, Wide, by_real};
+use super::element::{Element, Wide};
 use super::planes::Shared;
 use crate::pool::parallel_for;
+use crate::scatter::float::by_float;
 use crate::simd::vectorized;
 use crate::{Kernel, KernelError};
 use neuron_ir::{BagMode, DType, Scalar, TensorType};
@@ -185,7 +186,7 @@ impl Kernel for EmbeddingBag {
             (TASK * self.bags / ((self.indices + self.bags) * (self.columns * self.dtype.size()).max(1)).max(1)).max(1);
         parallel_for(self.bags.div_ceil(piece), |t| {
             let at = &at;
-            by_real!(self.dtype, T => vectorized(
+            by_float!(self.dtype, T => vectorized(
                 #[inline(always)]
                 || {
                     let mut sums = vec![<T as Element>::Wide::ZERO; self.columns];

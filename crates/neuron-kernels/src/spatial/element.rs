@@ -1,5 +1,6 @@
 //! Element types and the type that is computed in.
 
+use crate::scatter::float::Float;
 use half::{bf16, f16};
 
 /// An element of a tensor.
@@ -24,38 +25,22 @@ pub(super) trait Wide: Copy + Send + Sync + PartialOrd + 'static {
 }
 
 macro_rules! float {
-    ($t:ty, $wide:ty, $widen:expr, $narrow:expr) => {
+    ($($t:ty),*) => { $(
         impl Element for $t {
-            type Wide = $wide;
+            type Wide = <$t as Float>::Wide;
 
             #[inline(always)]
-            fn widen(self) -> $wide {
-                $widen(self)
+            fn widen(self) -> Self::Wide {
+                Float::widen(self)
             }
             #[inline(always)]
-            fn narrow(value: $wide) -> Self {
-                $narrow(value)
+            fn narrow(value: Self::Wide) -> Self {
+                Float::narrow(value)
             }
         }
-    };
+    )* };
 }
-float!(f16, f32, f16::to_f32, f16::from_f32);
-float!(bf16, f32, widen_bf16, narrow_bf16);
-float!(f32, f32, |v| v, |v| v);
-float!(f64, f64, |v| v, |v| v);
-
-#[inline(always)]
-fn widen_bf16(value: bf16) -> f32 {
-    f32::from_bits(u32::from(value.to_bits()) << 16)
-}
-
-/// Without a branch, so that a loop of it becomes vectors.
-#[inline(always)]
-fn narrow_bf16(value: f32) -> bf16 {
-    let bits = value.to_bits();
-    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
-    bf16::from_bits(if value.is_nan() { (bits >> 16) | 0x40 } else { rounded } as u16)
-}
+float!(f16, bf16, f32, f64);
 
 macro_rules! wide_float {
     ($t:ty) => {
@@ -238,59 +223,3 @@ macro_rules! real_half {
 }
 real_half!(f16);
 real_half!(bf16);
-
-/// Expands to `$body` with `$t` the Rust type of a float or integer `$dtype`, or to `$otherwise`.
-macro_rules! by_element {
-    ($dtype:expr, $t:ident => $body:expr, _ => $otherwise:expr) => {
-        match $dtype {
-            neuron_ir::DType::U8 => {
-                type $t = u8;
-                $body
-            }
-            neuron_ir::DType::I8 => {
-                type $t = i8;
-                $body
-            }
-            neuron_ir::DType::I16 => {
-                type $t = i16;
-                $body
-            }
-            neuron_ir::DType::I32 => {
-                type $t = i32;
-                $body
-            }
-            neuron_ir::DType::I64 => {
-                type $t = i64;
-                $body
-            }
-            dtype => crate::spatial::element::by_real!(dtype, $t => $body, _ => $otherwise),
-        }
-    };
-}
-pub(super) use by_element;
-
-/// Expands to `$body` with `$t` the Rust type of a float `$dtype`, or to `$otherwise`.
-macro_rules! by_real {
-    ($dtype:expr, $t:ident => $body:expr, _ => $otherwise:expr) => {
-        match $dtype {
-            neuron_ir::DType::F16 => {
-                type $t = half::f16;
-                $body
-            }
-            neuron_ir::DType::BF16 => {
-                type $t = half::bf16;
-                $body
-            }
-            neuron_ir::DType::F32 => {
-                type $t = f32;
-                $body
-            }
-            neuron_ir::DType::F64 => {
-                type $t = f64;
-                $body
-            }
-            _ => $otherwise,
-        }
-    };
-}
-pub(super) use by_real;

@@ -1,8 +1,9 @@
 //! Sliding blocks: `im2col` and `col2im`.
 
-use super::element::{Element, Wide, by_real};
+use super::element::{Element, Wide};
 use super::planes::Shared;
 use crate::pool::parallel_for;
+use crate::scatter::float::by_float;
 use crate::simd::vectorized;
 use crate::{Kernel, KernelError};
 use neuron_ir::{Blocks, DType, Scalar, TensorType};
@@ -214,7 +215,7 @@ impl Kernel for Fold {
         let at = Shared::<2>::of(buffers);
         parallel_for(self.geometry.planes, |plane| {
             let at = &at;
-            by_real!(self.dtype, T => vectorized(
+            by_float!(self.dtype, T => vectorized(
                 #[inline(always)]
                 // SAFETY: the plane exists.
                 || unsafe { self.plane::<T>(at, plane) },

@@ -275,7 +275,7 @@ macro_rules! rounded {
 rounded!(half::f16);
 rounded!(half::bf16);
 
-/// As `by_real`, half floats as [`Rounded`].
+/// As `by_float`, half floats as [`Rounded`].
 macro_rules! by_sampled {
     ($dtype:expr, $t:ident => $body:expr) => {
         match $dtype {

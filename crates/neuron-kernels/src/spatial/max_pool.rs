@@ -1,9 +1,10 @@
 //! The largest element of each window.
 
-use super::element::{Element, Wide, by_element, by_real};
+use super::element::{Element, Wide};
 use super::planes::{Planes, Shared, alike};
 use super::windows::{Span, Windows};
 use crate::pool::parallel_for;
+use crate::scatter::float::{by_float, by_number};
 use crate::simd::vectorized;
 use crate::{Kernel, KernelError};
 use neuron_ir::{DType, Scalar, TensorType, Window};
@@ -167,7 +168,7 @@ impl Kernel for MaxPool {
         let piece = (TASK / self.out.row()).max(1);
         parallel_for(rows.div_ceil(piece), |t| {
             let at = &at;
-            by_element!(self.dtype, T => vectorized(
+            by_number!(self.dtype, T => vectorized(
                 #[inline(always)]
                 || for row in t * piece..rows.min((t + 1) * piece) {
                     // SAFETY: the row exists.
@@ -296,7 +297,7 @@ impl Kernel for FractionalMaxPool {
         parallel_for(self.x.count, |plane| {
             let at = &at;
             // SAFETY: the plane exists.
-            by_real!(self.dtype, T => unsafe { self.plane::<T>(at, plane) }, _ => ());
+            by_float!(self.dtype, T => unsafe { self.plane::<T>(at, plane) }, _ => ());
         });
         Ok(())
     }

@@ -1,9 +1,10 @@
 //! Each output is one element of the input: nearest neighbours, padding by reflection and replication.
 
-use super::element::{Element, Wide, by_real};
+use super::element::{Element, Wide};
 use super::planes::{Planes, Shared, alike};
 use super::taps::sources;
 use crate::pool::parallel_for;
+use crate::scatter::float::by_float;
 use crate::simd::vectorized;
 use crate::{Kernel, KernelError};
 use neuron_ir::{DType, Scalar, Taps, TensorType};
@@ -202,7 +203,7 @@ impl Kernel for PickBackward {
         let at = Shared::<2>::of(buffers);
         parallel_for(self.out.count, |plane| {
             let at = &at;
-            by_real!(self.dtype, T => vectorized(
+            by_float!(self.dtype, T => vectorized(
                 #[inline(always)]
                 // SAFETY: the plane exists.
                 || unsafe { self.plane::<T>(at, plane) },

@@ -1,8 +1,9 @@
 //! Elements put or added at positions of a plane: the gradient of pooling, and unpooling.
 
-use super::element::{Element, Wide, by_real};
+use super::element::{Element, Wide};
 use super::planes::{Planes, Shared, alike};
 use crate::pool::parallel_for;
+use crate::scatter::float::by_float;
 use crate::{Kernel, KernelError};
 use neuron_ir::{DType, Scalar, TensorType};
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -81,7 +82,7 @@ impl Kernel for ToPositions {
             let first = t % pieces * LANES;
             let end = self.out.lanes.min(first + LANES);
             // SAFETY: the plane and its channels exist.
-            let found = by_real!(self.dtype, T => unsafe { self.plane::<T>(at, t / pieces, first, end) }, _ => None);
+            let found = by_float!(self.dtype, T => unsafe { self.plane::<T>(at, t / pieces, first, end) }, _ => None);
             if let Some(position) = found {
                 outside.fetch_max(position.max(NONE + 1), Ordering::Relaxed);
             }
