@@ -1,7 +1,8 @@
 //! The threads that share the work of one kernel.
 //!
 //! A job is a number of tasks; which thread takes which task never shows in a result. The caller takes tasks too, and
-//! a thread that waits for the device may join through [`help`] instead of sleeping.
+//! a thread that waits for the device stands in for a worker through [`Helper`] instead of sleeping: never do more threads
+//! work on a job than there are processors for.
 
 use parking_lot::{Condvar, Mutex};
 use std::cell::Cell;
@@ -28,10 +29,10 @@ unsafe impl Send for Job {}
 unsafe impl Sync for Job {}
 
 impl Job {
-    /// Takes tasks until none is left; true if it took any.
-    fn work(&self) -> bool {
+    /// Takes tasks until none is left, or `enough` says so between two of them; true if it took any.
+    fn work_until(&self, enough: impl Fn() -> bool) -> bool {
         let mut any = false;
-        loop {
+        while !enough() {
             let i = self.next.fetch_add(1, Ordering::Relaxed);
             if i >= self.tasks {
                 return any;
@@ -45,6 +46,15 @@ impl Job {
             }
             self.done.fetch_add(1, Ordering::Release);
         }
+        any
+    }
+
+    fn work(&self) -> bool {
+        self.work_until(|| false)
+    }
+
+    fn is_exhausted(&self) -> bool {
+        self.next.load(Ordering::Relaxed) >= self.tasks
     }
 
     /// Passes a panic of a task on to the thread that called for it.
@@ -59,6 +69,7 @@ struct Pool {
     /// Address of the current job or null: what a spinning thread looks at without taking the lock.
     hint: AtomicPtr<Job>,
     sleeping: AtomicUsize,
+    /// Threads that stand in for workers.
     helpers: AtomicUsize,
     wake: Condvar,
 }
@@ -77,7 +88,7 @@ impl Pool {
         for i in 1..threads {
             std::thread::Builder::new()
                 .name(format!("neuron-worker-{i}"))
-                .spawn(|| POOL.serve())
+                .spawn(move || POOL.serve(i))
                 .expect("the operating system refused a worker thread");
         }
         Pool {
@@ -97,29 +108,48 @@ impl Pool {
         self.current.lock().clone()
     }
 
-    fn serve(&self) -> ! {
+    /// A helper has the place of the worker of this number, 1 to `threads - 1`: both would only share a processor.
+    fn is_replaced(&self, worker: usize) -> bool {
+        worker + self.helpers.load(Ordering::Relaxed) >= self.threads
+    }
+
+    fn serve(&self, worker: usize) -> ! {
         INSIDE.set(true);
         let mut idle_since = Instant::now();
         loop {
-            if self.take().is_some_and(|job| job.work()) {
+            if self.take().is_some_and(|job| job.work_until(|| self.is_replaced(worker))) {
                 idle_since = Instant::now();
                 continue;
             }
-            // A helper is a thread that would otherwise sleep: with one here, this worker only costs a core.
-            if idle_since.elapsed() < SPIN && self.helpers.load(Ordering::Relaxed) == 0 {
+            if idle_since.elapsed() < SPIN && !self.is_replaced(worker) {
                 std::hint::spin_loop();
                 continue;
             }
             let mut slot = self.current.lock();
-            let exhausted =
-                |slot: &Option<Arc<Job>>| slot.as_ref().is_none_or(|j| j.next.load(Ordering::Relaxed) >= j.tasks);
             self.sleeping.fetch_add(1, Ordering::Relaxed);
-            while exhausted(&slot) {
+            while slot.as_ref().is_none_or(|job| job.is_exhausted()) || self.is_replaced(worker) {
                 self.wake.wait(&mut slot);
             }
             self.sleeping.fetch_sub(1, Ordering::Relaxed);
             drop(slot);
             idle_since = Instant::now();
+        }
+    }
+
+    /// Wakes workers for a job of so many tasks.
+    fn wake(&self, tasks: usize) {
+        if self.sleeping.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let helpers = self.helpers.load(Ordering::SeqCst);
+        let wanted = (tasks - 1).min(self.threads - 1).saturating_sub(helpers);
+        if helpers > 0 && wanted > 0 {
+            // One alone might be a worker that is replaced.
+            self.wake.notify_all();
+        } else {
+            (0..wanted).for_each(|_| {
+                self.wake.notify_one();
+            });
         }
     }
 
@@ -142,14 +172,9 @@ impl Pool {
                 return job.check();
             }
             *slot = Some(job.clone());
-            self.hint.store(Arc::as_ptr(&job).cast_mut(), Ordering::Release);
+            self.hint.store(Arc::as_ptr(&job).cast_mut(), Ordering::SeqCst);
         }
-        let wanted = (tasks - 1).min(self.threads - 1).saturating_sub(self.helpers.load(Ordering::Relaxed));
-        if self.sleeping.load(Ordering::Relaxed) > 0 {
-            for _ in 0..wanted {
-                self.wake.notify_one();
-            }
-        }
+        self.wake(tasks);
         INSIDE.set(true);
         job.work();
         INSIDE.set(false);
@@ -185,16 +210,44 @@ pub fn parallel_for(tasks: usize, body: impl Fn(usize) + Sync) {
     }
 }
 
-/// Joins the work of the kernel that runs now, if there is one; true if any was done.
-pub fn help() -> bool {
-    if INSIDE.replace(true) {
-        return false;
+/// A thread that waits for the device and works on its kernels meanwhile, in the place of a worker.
+#[derive(Debug)]
+pub struct Helper {
+    /// There are as many helpers as other threads already: this one only waits.
+    spare: bool,
+}
+
+impl Helper {
+    /// Takes the place of a worker until dropped.
+    #[expect(clippy::new_without_default, reason = "it does something")]
+    pub fn new() -> Helper {
+        let others = POOL.helpers.fetch_add(1, Ordering::SeqCst);
+        Helper { spare: INSIDE.get() || others + 1 >= POOL.threads }
     }
-    POOL.helpers.fetch_add(1, Ordering::Relaxed);
-    let any = POOL.take().is_some_and(|job| job.work());
-    POOL.helpers.fetch_sub(1, Ordering::Relaxed);
-    INSIDE.set(false);
-    any
+
+    /// Joins the work of the kernel that runs now, if there is one; true if any was done.
+    pub fn help(&self) -> bool {
+        if self.spare {
+            return false;
+        }
+        INSIDE.set(true);
+        let any = POOL.take().is_some_and(|job| job.work());
+        INSIDE.set(false);
+        any
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        POOL.helpers.fetch_sub(1, Ordering::SeqCst);
+        // A worker that slept in favour of this thread is needed again.
+        if !POOL.hint.load(Ordering::SeqCst).is_null() && POOL.sleeping.load(Ordering::Relaxed) > 0 {
+            let slot = POOL.current.lock();
+            if slot.as_ref().is_some_and(|job| !job.is_exhausted()) {
+                POOL.wake.notify_all();
+            }
+        }
+    }
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use crate::error::Error;
 use crate::event::{Signal, Subscribers};
 use crate::interrupt;
 use crate::stream;
-use crate::sync::{self, Arc, AtomicBool, AtomicU64, Condvar, JoinHandle, Mutex, Ordering};
+use crate::sync::{self, Arc, AtomicBool, AtomicU64, Condvar, Helper, JoinHandle, Mutex, Ordering};
 use neuron_compiler::Program;
 use neuron_ir::Scalar;
 use smallvec::SmallVec;
@@ -370,11 +370,20 @@ impl Queue {
     fn wait_running(self: &Arc<Self>, signal: &Signal) -> Result<(), Error> {
         let mut batch = Vec::new();
         let mut idle_since = None;
+        let mut helper = None;
         loop {
             if signal.is_done() {
                 return Ok(());
             }
-            if self.looks_runnable() && self.run_some(&mut batch) || sync::help() {
+            if self.looks_runnable() {
+                // Whoever runs a kernel wants workers beside it.
+                helper = None;
+                if self.run_some(&mut batch) {
+                    idle_since = None;
+                    continue;
+                }
+            }
+            if helper.get_or_insert_with(Helper::new).help() {
                 idle_since = None;
                 continue;
             }
@@ -382,6 +391,7 @@ impl Queue {
                 std::hint::spin_loop();
                 continue;
             }
+            helper = None;
             let taken = {
                 let mut inner = self.inner.lock();
                 if signal.is_done() {

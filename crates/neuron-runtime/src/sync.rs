@@ -15,10 +15,7 @@ mod primitives {
     /// How long a thread looks for something to do before it sleeps.
     pub(crate) const SPIN: Duration = Duration::from_micros(50);
 
-    /// Joins the kernel that runs now; true if some of its work was done here.
-    pub(crate) fn help() -> bool {
-        neuron_kernels::pool::help()
-    }
+    pub(crate) use neuron_kernels::pool::Helper;
 
     pub(crate) fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
         std::thread::Builder::new().name(name).spawn(body)
@@ -53,8 +50,17 @@ mod primitives {
     /// A model does not spin: it would only repeat states.
     pub(crate) const SPIN: Duration = Duration::ZERO;
 
-    pub(crate) fn help() -> bool {
-        false
+    /// In a model no kernel runs.
+    pub(crate) struct Helper;
+
+    impl Helper {
+        pub(crate) fn new() -> Helper {
+            Helper
+        }
+
+        pub(crate) fn help(&self) -> bool {
+            false
+        }
     }
 
     pub(crate) fn spawn(_name: String, body: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
