@@ -66,6 +66,7 @@ _LAZY = {
     "get_executed_ops": "torch_neuronx.op_tracking",
     "get_fallback_ops": "torch_neuronx.op_tracking",
     "get_fallback_reasons": "torch_neuronx.op_tracking",
+    "get_fusion_counters": "torch_neuronx.op_tracking",
     "get_dynamo_metrics": "torch_neuronx.neuron_dynamo_backend.metrics",
     "reset_dynamo_metrics": "torch_neuronx.neuron_dynamo_backend.metrics",
 } | dict.fromkeys(

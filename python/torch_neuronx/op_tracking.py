@@ -24,6 +24,12 @@ def get_fallback_reasons() -> dict[str, dict[str, int]]:
     return reasons
 
 
+def get_fusion_counters() -> dict[str, int]:
+    """Adaptive fusion since the process started: ``fused`` operators ran together with others, as ``compiled`` programs."""
+    fused, compiled = _C.fusion_counters()
+    return {"fused": fused, "compiled": compiled}
+
+
 def clear_op_tracking() -> None:
     """Forgets what ran so far."""
     _C.clear_op_tracking()

@@ -1,5 +1,6 @@
 //! One kernel for each operator that is not elementwise.
 
+use crate::analysis::is_lazy;
 use crate::plan::{Place, Planner};
 use crate::program::Slot;
 use crate::{convolution, ctc, optimizer, ordering, pointwise, product, spatial};
@@ -40,7 +41,7 @@ pub(crate) fn emit(p: &mut Planner, node: &Node) -> Emitted {
             push(p, kernel, &places)
         }
         Op::Once => {
-            let place = p.realize(node.operands[0])?;
+            let place = p.realize_contiguous(node.operands[0])?;
             p.set_place(v, place);
             Ok(())
         }
@@ -159,7 +160,7 @@ fn realize_all(p: &mut Planner, values: &[Value]) -> Result<Vec<Place>, KernelEr
 /// The operand of a reduction. A conversion to the compute type, or of anything to a truth value, is the kernel's own.
 fn reduce_operand(p: &mut Planner, value: Value, op: ReduceOp) -> Result<Place, KernelError> {
     let node = p.graph.def(value);
-    if matches!(node.op, Op::Convert) {
+    if matches!(node.op, Op::Convert) && p.place(value).is_none() {
         let inner = node.operands[0];
         let from = p.graph.shape(inner).dtype;
         let folds = match op {
@@ -221,7 +222,9 @@ pub(crate) fn contiguous_result(p: &mut Planner, value: Value) -> Place {
 }
 
 fn attention(p: &mut Planner, node: &Node) -> Emitted {
-    let operands = realize_all(p, &node.operands)?;
+    let is_random = |v: &&Value| p.graph.shape(**v).rank() > 0;
+    let tensors: Vec<Value> = node.operands.iter().filter(is_random).copied().collect();
+    let operands = realize_all(p, &tensors)?;
     let results: Vec<Place> = (0..node.results.len() as u32).map(|i| p.result(Value(node.first.0 + i))).collect();
     let (kernel, dropout): (Box<dyn Kernel>, f64) = match &node.op {
         Op::Attention { causal, scale, bias, dropout } => {
@@ -243,9 +246,9 @@ fn attention(p: &mut Planner, node: &Node) -> Emitted {
         other => unreachable!("{} is not attention", other.name()),
     };
     // Seed and offset reach the kernel as scalars, wherever they come from.
-    let (tensors, random) = operands.split_at(operands.len() - if dropout > 0.0 { 2 } else { 0 });
-    let slots: Vec<Slot> = tensors.iter().chain(&results).map(|b| b.slot).collect();
-    let random: Vec<Slot> = random.iter().map(|b| b.slot).collect();
+    let tensors = node.operands.len() - if dropout > 0.0 { 2 } else { 0 };
+    let slots: Vec<Slot> = operands[..tensors].iter().chain(&results).map(|b| b.slot).collect();
+    let random = node.operands[tensors..].iter().map(|v| p.scalar(*v)).collect::<Result<Vec<_>, _>>()?;
     p.push_with_scalars(kernel, &slots, &random);
     Ok(())
 }
@@ -287,6 +290,16 @@ pub(crate) fn begin_update(p: &mut Planner, node: &Node) -> Result<(Vec<Place>, 
             p.set_place(node.first, to.clone());
             to
         }
+        None if matches!(base.slot, Slot::Temporary { .. })
+            && p.facts.has_one_use(node.operands[0])
+            && p.facts.stores(node.first).is_empty()
+            && base.ty.is_contiguous()
+            && !is_lazy(&p.graph.def(node.operands[0]).op) =>
+        {
+            // Nobody else looks at this temporary.
+            p.set_place(node.first, base.clone());
+            base
+        }
         None => {
             let to = p.result(node.first);
             pointwise::copy(p, &base, &to)?;
@@ -308,7 +321,8 @@ fn in_place(p: &Planner, node: &Node, base: &Place, rest: &[Place]) -> Option<us
     let Slot::Argument { index, offset: 0 } = base.slot else { return None };
     let k = p.graph.outputs.iter().position(|o| o.value == node.first && o.to == Destination::Param(index))?;
     let reads_it = rest.iter().any(|r| matches!(r.slot, Slot::Argument { index: i, .. } if p.same_memory(i, index)));
-    (!reads_it && p.graph.outputs.len() == 1 && base.ty == p.graph.outputs[k].layout).then_some(k)
+    let alone = p.graph.outputs.len() == 1 || (p.facts.param_uses(index) == 1 && p.graph.aliases.is_empty());
+    (!reads_it && alone && base.ty == p.graph.outputs[k].layout).then_some(k)
 }
 
 fn loss(p: &mut Planner, node: &Node) -> Emitted {
@@ -346,12 +360,7 @@ fn loss(p: &mut Planner, node: &Node) -> Emitted {
 fn random(p: &mut Planner, node: &Node, op: neuron_ir::RandomOp) -> Emitted {
     let out = p.result(node.first);
     let kernel = Random::new(op, &out.ty)?;
-    let is_scalar = |v: Value| matches!(p.graph.def(v).op, Op::ScalarParam { .. });
-    if node.operands.iter().all(|v| is_scalar(*v)) {
-        // The launch's own seed and offset, its last two scalars, are what the kernel takes.
-        return push(p, kernel, &[&out]);
-    }
-    let random = realize_all(p, &node.operands)?;
-    p.push_with_scalars(Box::new(kernel), &[out.slot], &[random[0].slot, random[1].slot]);
+    let random = node.operands.iter().map(|v| p.scalar(*v)).collect::<Result<Vec<_>, _>>()?;
+    p.push_with_scalars(Box::new(kernel), &[out.slot], &random);
     Ok(())
 }

@@ -7,8 +7,11 @@
 //! Invariants: a program computes what the graph says whatever memory arguments share; a kernel that does not support
 //! an operator's types is an error of compilation, not of execution.
 
+mod analysis;
+mod arena;
 mod convolution;
 mod ctc;
+mod fusible;
 mod kernels;
 mod layout;
 mod optimizer;
@@ -18,6 +21,10 @@ mod pointwise;
 mod product;
 mod program;
 mod spatial;
+mod strips;
+mod tape;
+mod views;
 
 pub use plan::compile;
-pub use program::{Program, Slot, Step};
+pub use program::{Program, ScalarSource, Slot, Step};
+pub use tape::{Joined, Origin, Tape};

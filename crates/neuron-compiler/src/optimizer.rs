@@ -15,14 +15,8 @@ pub(crate) fn sample(p: &mut Planner, node: &Node, op: SampleOp) -> Result<(), K
     let parameter = p.realize_contiguous(parameter)?;
     let out = p.result_where(node.first, |ty| ty.is_contiguous());
     let kernel = Sample::new(op, &parameter.ty, &out.ty)?;
-    let is_scalar = |v: Value| matches!(p.graph.def(v).op, Op::ScalarParam { .. });
-    let slots = [parameter.slot, out.slot];
-    if is_scalar(seed) && is_scalar(offset) {
-        p.push(Box::new(kernel), &slots);
-        return Ok(());
-    }
-    let (seed, offset) = (p.realize(seed)?, p.realize(offset)?);
-    p.push_with_scalars(Box::new(kernel), &slots, &[seed.slot, offset.slot]);
+    let random = [p.scalar(seed)?, p.scalar(offset)?];
+    p.push_with_scalars(Box::new(kernel), &[parameter.slot, out.slot], &random);
     Ok(())
 }
 

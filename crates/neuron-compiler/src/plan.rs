@@ -1,7 +1,9 @@
 //! The walk over a graph.
 
-use crate::program::{ALIGNMENT, Program, Slot, Step};
-use crate::{kernels, layout, pointwise, product};
+use crate::analysis::{Analysis, is_lazy};
+use crate::program::{ALIGNMENT, Program, ScalarSource, Slot, Step};
+use crate::strips::{self, Strips};
+use crate::{arena, kernels, layout, pointwise, product};
 use neuron_ir::{Destination, Graph, Op, Output, TensorType, Value};
 use neuron_kernels::{Kernel, KernelError};
 use smallvec::SmallVec;
@@ -16,13 +18,14 @@ pub(crate) struct Place {
 /// The state of a compilation.
 pub(crate) struct Planner<'g> {
     pub(crate) graph: &'g Graph,
+    pub(crate) facts: Analysis,
+    /// Products with what follows them, by the value they end in.
+    products: Vec<(Value, product::Match)>,
     /// Where a value is in memory, if it is.
     places: Vec<Option<Place>>,
-    /// How often a value is used by operators and stores.
-    pub(crate) uses: Vec<u32>,
-    /// Dots that the store of an output computes.
-    fused: Vec<bool>,
     steps: Vec<Step>,
+    /// Where each temporary begins, as long as they all lie one after the other.
+    temporaries: Vec<usize>,
     workspace: usize,
     /// Outputs already written.
     stored: Vec<bool>,
@@ -34,72 +37,88 @@ pub(crate) struct Planner<'g> {
 /// [`KernelError::Unsupported`] where an operator has no kernel for its types.
 pub fn compile(graph: &Graph) -> Result<Program, KernelError> {
     let mut p = Planner::new(graph);
-    let products: Vec<_> = (0..graph.outputs.len()).map(|k| product::match_output(&p, k)).collect();
-    for m in products.iter().flatten() {
-        p.fused[m.dot.0 as usize] = true;
-    }
-    for node in &graph.nodes {
-        if !is_lazy(&node.op) && !p.fused[node.first.0 as usize] {
-            kernels::emit(&mut p, node)?;
-        }
-    }
-    let mut copies = Vec::new();
-    for (k, product) in products.iter().enumerate() {
-        if p.stored[k] {
-            continue;
-        }
-        let safe = p.is_safe_to_write_early(k);
-        if let Some(m) = product {
-            let target = if safe && !p.reads_destination(k) { p.destination(k) } else { p.temporary_like(k) };
-            product::emit(&mut p, m, &target)?;
-            if target.slot != p.destination(k).slot {
-                copies.push((k, target));
-            }
-        } else if !safe || !pointwise::store(&mut p, k)? {
-            let place = p.materialize(graph.outputs[k].value)?;
-            copies.push((k, place));
-        }
-    }
-    for (k, place) in copies {
-        let to = p.destination(k);
-        pointwise::copy(&mut p, &place, &to)?;
-    }
-    let buffers = p.buffers();
-    Ok(Program::new(p.steps, buffers, p.workspace))
-}
-
-/// True for operators that are folded into whatever uses their result.
-fn is_lazy(op: &Op) -> bool {
-    op.is_pointwise()
-        || op.is_leaf()
-        || matches!(op, Op::Broadcast | Op::Reshape | Op::Transpose { .. } | Op::Slice { .. })
+    let clusters = strips::find(&p);
+    p.steps(&clusters)?;
+    p.outputs()?;
+    let workspace = arena::assign(&mut p.steps, &p.temporaries, p.workspace);
+    Ok(Program::new(graph.clone(), p.steps, workspace))
 }
 
 impl<'g> Planner<'g> {
     fn new(graph: &'g Graph) -> Self {
-        let mut uses = vec![0; graph.values()];
+        let facts = Analysis::new(graph);
         let mut places = vec![None; graph.values()];
         for node in &graph.nodes {
-            for v in &node.operands {
-                uses[v.0 as usize] += 1;
-            }
             if let Op::Param { index } = node.op {
                 let ty = graph.params[index].clone();
                 places[node.first.0 as usize] = Some(Place { slot: Slot::argument(index), ty });
             }
         }
-        for o in &graph.outputs {
-            uses[o.value.0 as usize] += 1;
-        }
-        Planner {
+        let mut p = Planner {
             graph,
+            facts,
+            products: Vec::new(),
             places,
-            uses,
-            fused: vec![false; graph.values()],
             steps: Vec::new(),
+            temporaries: Vec::new(),
             workspace: 0,
             stored: vec![false; graph.outputs.len()],
+        };
+        p.products = product::find(&p);
+        for (end, _) in &p.products {
+            p.facts.keep(*end);
         }
+        p
+    }
+
+    /// Kernels of what is not elementwise, in order; elementwise operators become kernels when one of these needs them.
+    fn steps(&mut self, clusters: &[Strips]) -> Result<(), KernelError> {
+        let mut cluster = vec![None; self.graph.nodes.len()];
+        for c in clusters {
+            c.nodes.iter().for_each(|n| cluster[*n] = Some(c));
+        }
+        for (i, node) in self.graph.nodes.iter().enumerate() {
+            match cluster[i] {
+                Some(c) if c.last() == i => strips::emit(self, c)?,
+                Some(_) => {}
+                None if is_lazy(&node.op) || !self.facts.is_live(node) => {}
+                None if self.products.iter().any(|(_, m)| m.dot == node.first) => {}
+                None => kernels::emit(self, node)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores what is not stored yet.
+    fn outputs(&mut self) -> Result<(), KernelError> {
+        let mut copies = Vec::new();
+        for k in 0..self.graph.outputs.len() {
+            if self.stored[k] {
+                continue;
+            }
+            let value = self.graph.outputs[k].value;
+            let safe = self.is_safe_to_write_early(k);
+            if self.place(value).is_none() && self.product(value).is_some() {
+                let target =
+                    if safe && !self.reads_destination(k) { self.destination(k) } else { self.temporary_like(k) };
+                product::emit(self, value, &target)?;
+                if target.slot != self.destination(k).slot {
+                    copies.push((k, target));
+                }
+            } else if !safe || !pointwise::store(self, k)? {
+                let place = self.materialize(value)?;
+                copies.push((k, place));
+            }
+        }
+        for (k, place) in copies {
+            let to = self.destination(k);
+            pointwise::copy(self, &place, &to)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn product(&self, value: Value) -> Option<&product::Match> {
+        self.products.iter().find(|(end, _)| *end == value).map(|(_, m)| m)
     }
 
     /// How many buffers a launch has: arguments, then new tensors.
@@ -109,11 +128,11 @@ impl<'g> Planner<'g> {
     }
 
     pub(crate) fn push(&mut self, kernel: Box<dyn Kernel>, buffers: &[Slot]) {
-        self.steps.push(Step { kernel, buffers: SmallVec::from_slice(buffers), scalars: SmallVec::new() });
+        self.push_with_scalars(kernel, buffers, &[]);
     }
 
-    /// Adds a kernel whose last scalars, `i64`, are read from memory.
-    pub(crate) fn push_with_scalars(&mut self, kernel: Box<dyn Kernel>, buffers: &[Slot], scalars: &[Slot]) {
+    /// Adds a kernel that has further scalars, after those of the launch.
+    pub(crate) fn push_with_scalars(&mut self, kernel: Box<dyn Kernel>, buffers: &[Slot], scalars: &[ScalarSource]) {
         self.steps.push(Step {
             kernel,
             buffers: SmallVec::from_slice(buffers),
@@ -121,9 +140,21 @@ impl<'g> Planner<'g> {
         });
     }
 
+    /// Where a kernel finds a 0-dimensional `i64`.
+    pub(crate) fn scalar(&mut self, value: Value) -> Result<ScalarSource, KernelError> {
+        match self.graph.def(value).op {
+            Op::ScalarParam { index } => Ok(ScalarSource::Launch(index)),
+            _ => Ok(ScalarSource::Memory(self.realize(value)?.slot)),
+        }
+    }
+
     /// True if the program so far is empty: a pointwise store may then take the launch's buffers as they are.
     pub(crate) fn is_first_step(&self) -> bool {
         self.steps.is_empty()
+    }
+
+    pub(crate) fn is_stored(&self, k: usize) -> bool {
+        self.stored[k]
     }
 
     pub(crate) fn place(&self, value: Value) -> Option<&Place> {
@@ -139,6 +170,7 @@ impl<'g> Planner<'g> {
         let ty = TensorType::contiguous(dtype, sizes);
         let bytes = ty.numel() as usize * dtype.size();
         let slot = Slot::Temporary { offset: self.workspace };
+        self.temporaries.push(self.workspace);
         self.workspace += bytes.max(1).next_multiple_of(ALIGNMENT);
         Place { slot, ty }
     }
@@ -195,7 +227,12 @@ impl<'g> Planner<'g> {
         };
         let place = match view {
             Some(place) => place,
-            None => pointwise::into_temporary(self, value)?,
+            None if self.product(value).is_some() => {
+                let place = self.result(value);
+                product::emit(self, value, &place)?;
+                place
+            }
+            None => pointwise::into_memory(self, value)?,
         };
         self.set_place(value, place.clone());
         Ok(place)
@@ -230,16 +267,11 @@ impl<'g> Planner<'g> {
     /// As [`Planner::result`], for a kernel that writes only layouts that `fits` accepts; row-major always does.
     pub(crate) fn result_where(&mut self, value: Value, fits: impl Fn(&TensorType) -> bool) -> Place {
         let shape = self.graph.shape(value).clone();
-        for k in 0..self.graph.outputs.len() {
-            let output = &self.graph.outputs[k];
-            let mut source = output.value;
-            while matches!(self.graph.def(source).op, Op::Reshape) && self.uses[source.0 as usize] == 1 {
-                source = self.graph.def(source).operands[0];
-            }
-            if source != value || self.stored[k] || !self.is_write_only(k) {
+        for k in self.facts.stores(value) {
+            if self.stored[k] || !self.is_write_only(k, value) {
                 continue;
             }
-            if let Some(ty) = layout::reshape(&output.layout, &shape.sizes).filter(&fits) {
+            if let Some(ty) = layout::reshape(&self.graph.outputs[k].layout, &shape.sizes).filter(&fits) {
                 self.stored[k] = true;
                 let place = Place { slot: self.destination(k).slot, ty };
                 self.set_place(value, place.clone());
@@ -272,13 +304,21 @@ impl<'g> Planner<'g> {
         all
     }
 
-    /// True if no operator reads the memory of output `k`: it can be written at any time.
-    fn is_write_only(&self, k: usize) -> bool {
-        let overwritten = self.overwritten(k);
-        self.graph.nodes.iter().all(|n| match n.op {
-            Op::Param { index } if overwritten.contains(&index) => self.uses[n.first.0 as usize] == 0,
-            _ => true,
+    /// True if nothing else reads the memory of output `k` than, element by element, the kernel that makes `value` for it:
+    /// it can be written at any time.
+    fn is_write_only(&self, k: usize, value: Value) -> bool {
+        self.overwritten(k).iter().all(|p| {
+            self.facts.param_uses(*p) == 0
+                || (self.graph.outputs[k].value == value
+                    && is_lazy(&self.graph.def(value).op)
+                    && self.facts.is_read_by_alone(*p, value)
+                    && self.reads_as_it_lies(value, *p, &self.graph.outputs[k].layout))
         })
+    }
+
+    /// True if output `k` overwrites an argument that something reads.
+    pub(crate) fn overwrites_what_is_read(&self, k: usize) -> bool {
+        self.overwritten(k).iter().any(|p| self.facts.param_uses(*p) > 0)
     }
 
     /// True if no output after `k` still reads memory that output `k` overwrites.
@@ -298,11 +338,44 @@ impl<'g> Planner<'g> {
 
     /// True if the memory of arguments `params` is read when `value` is computed from what is in memory now.
     fn reads(&self, value: Value, params: &[usize]) -> bool {
-        match self.place(value) {
-            Some(Place { slot: Slot::Argument { index, .. }, .. }) => params.contains(index),
-            Some(_) => false,
-            None => self.graph.def(value).operands.iter().any(|v| self.reads(*v, params)),
+        let mut seen = vec![false; value.0 as usize + 1];
+        let mut stack = vec![value];
+        while let Some(v) = stack.pop() {
+            if std::mem::replace(&mut seen[v.0 as usize], true) {
+                continue;
+            }
+            match self.place(v) {
+                Some(Place { slot: Slot::Argument { index, .. }, .. }) if params.contains(index) => return true,
+                Some(_) => {}
+                None => stack.extend(&self.graph.def(v).operands),
+            }
         }
+        false
+    }
+
+    /// True if the kernel that makes `value` reads argument `param` element by element as the output's layout writes it.
+    fn reads_as_it_lies(&self, value: Value, param: usize, layout: &TensorType) -> bool {
+        if self.graph.params[param] != *layout {
+            return false;
+        }
+        let mut seen = vec![false; value.0 as usize + 1];
+        let mut stack: Vec<Value> = self.graph.def(value).operands.to_vec();
+        while let Some(v) = stack.pop() {
+            if std::mem::replace(&mut seen[v.0 as usize], true) {
+                continue;
+            }
+            let node = self.graph.def(v);
+            if matches!(node.op, Op::Param { .. }) {
+                continue;
+            }
+            if !node.op.is_pointwise() && self.reads(v, &[param]) {
+                return false;
+            }
+            if node.op.is_pointwise() && self.place(v).is_none() {
+                stack.extend(&node.operands);
+            }
+        }
+        true
     }
 
     /// Whether two arguments are, or may be, the same memory.

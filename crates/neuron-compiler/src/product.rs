@@ -2,40 +2,98 @@
 
 use crate::layout;
 use crate::plan::{Place, Planner};
-use neuron_ir::{BinaryOp, Dims, Op, TensorType, Value};
+use neuron_ir::{BinaryOp, DType, Dims, Op, TensorType, Value};
 use neuron_kernels::KernelError;
 use neuron_kernels::gemm::{Epilogue, Gemm, ScaleFactor};
 
-/// An output that is `beta * bias + alpha * dot`, rounded.
+/// A value that is `beta * bias + alpha * dot`, rounded.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Match {
     pub(crate) dot: Value,
     alpha: ScaleFactor,
     bias: Option<(Value, ScaleFactor)>,
 }
 
-/// Recognises a product in output `k`.
-pub(crate) fn match_output(p: &Planner, k: usize) -> Option<Match> {
-    let single = |v: Value| p.uses[v.0 as usize] == 1;
-    let mut value = p.graph.outputs[k].value;
-    while matches!(p.graph.def(value).op, Op::Convert | Op::Reshape) && single(value) {
-        value = p.graph.def(value).operands[0];
+/// Each product with as much of what follows it as one kernel computes, by the value that ends in.
+pub(crate) fn find(p: &Planner) -> Vec<(Value, Match)> {
+    if p.graph.nodes.iter().all(|n| n.op != Op::Dot) {
+        return Vec::new();
+    }
+    // The one operator that uses a value, or none.
+    let mut user = vec![None; p.graph.values()];
+    for node in &p.graph.nodes {
+        for v in &node.operands {
+            user[v.0 as usize] = p.facts.has_one_use(*v).then_some(node.first);
+        }
+    }
+    let mut found = Vec::new();
+    for node in p.graph.nodes.iter().filter(|n| n.op == Op::Dot && p.facts.is_live(n)) {
+        let (mut end, mut best) = (node.first, None);
+        while let Some(next) = user[end.0 as usize] {
+            let op = &p.graph.def(next).op;
+            if !matches!(op, Op::Reshape | Op::Convert | Op::Binary(BinaryOp::Mul | BinaryOp::Add)) {
+                break;
+            }
+            end = next;
+            if let Some(m) = match_value(p, end).filter(|m| m.dot == node.first) {
+                best = Some((end, m));
+            }
+        }
+        found.extend(best);
+    }
+    found
+}
+
+/// Recognises a product that ends in `value`.
+fn match_value(p: &Planner, end: Value) -> Option<Match> {
+    let mut value = end;
+    let single = |v: Value| p.facts.has_one_use(v);
+    let mut rounds = 0;
+    while matches!(p.graph.def(value).op, Op::Convert | Op::Reshape) {
+        let inner = p.graph.def(value).operands[0];
+        if p.graph.def(value).op == Op::Convert {
+            rounds += 1;
+        }
+        if rounds > 1 || !single(inner) {
+            return None;
+        }
+        value = inner;
     }
     if let Some((dot, alpha)) = scaled_dot(p, value) {
         return Some(Match { dot, alpha, bias: None });
     }
     let node = p.graph.def(value);
-    if node.op != Op::Binary(BinaryOp::Add) || !single(value) {
+    if node.op != Op::Binary(BinaryOp::Add) {
         return None;
     }
-    let (dot, alpha) = scaled_dot(p, node.operands[0])?;
-    let (bias, beta) = scaled(p, node.operands[1]).unwrap_or((node.operands[1], ScaleFactor::One));
-    Some(Match { dot, alpha, bias: Some((bias, beta)) })
+    let [a, b] = node.operands[..] else { unreachable!("a sum has two operands") };
+    let (dot, alpha, other) = match scaled_dot(p, a) {
+        Some((dot, alpha)) => (dot, alpha, b),
+        None => scaled_dot(p, b).map(|(dot, alpha)| (dot, alpha, a))?,
+    };
+    let (bias, beta) = scaled(p, other).unwrap_or((other, ScaleFactor::One));
+    // The kernel widens a bias of the type of the result or of the operands.
+    let dtype = bias_dtype(p, bias);
+    let known = [p.graph.shape(end).dtype, p.graph.shape(p.graph.def(dot).operands[0]).dtype];
+    known.contains(&dtype).then_some(Match { dot, alpha, bias: Some((bias, beta)) })
+}
+
+/// The type in memory of what [`realize_bias`] gives.
+fn bias_dtype(p: &Planner, value: Value) -> DType {
+    let node = p.graph.def(value);
+    match node.op {
+        Op::Convert if p.graph.shape(node.operands[0]).dtype.compute() == node.results[0].dtype => {
+            p.graph.shape(node.operands[0]).dtype
+        }
+        Op::Broadcast => bias_dtype(p, node.operands[0]),
+        _ => node.results[0].dtype,
+    }
 }
 
 /// `v` as a value times a scalar argument of the launch.
 fn scaled(p: &Planner, v: Value) -> Option<(Value, ScaleFactor)> {
     let node = p.graph.def(v);
-    if node.op != Op::Binary(BinaryOp::Mul) || p.uses[v.0 as usize] != 1 {
+    if node.op != Op::Binary(BinaryOp::Mul) || !p.facts.has_one_use(v) {
         return None;
     }
     let mut factor = node.operands[1];
@@ -50,14 +108,15 @@ fn scaled(p: &Planner, v: Value) -> Option<(Value, ScaleFactor)> {
 
 fn scaled_dot(p: &Planner, v: Value) -> Option<(Value, ScaleFactor)> {
     let (mut dot, alpha) = scaled(p, v).unwrap_or((v, ScaleFactor::One));
-    while matches!(p.graph.def(dot).op, Op::Reshape) && p.uses[dot.0 as usize] == 1 {
+    while matches!(p.graph.def(dot).op, Op::Reshape) && p.facts.has_one_use(dot) {
         dot = p.graph.def(dot).operands[0];
     }
-    (p.graph.def(dot).op == Op::Dot && p.uses[dot.0 as usize] == 1).then_some((dot, alpha))
+    (p.graph.def(dot).op == Op::Dot && p.facts.has_one_use(dot)).then_some((dot, alpha))
 }
 
-/// Computes a matched output into `target`.
-pub(crate) fn emit(p: &mut Planner, m: &Match, target: &Place) -> Result<(), KernelError> {
+/// Computes the product that ends in `value` into `target`.
+pub(crate) fn emit(p: &mut Planner, value: Value, target: &Place) -> Result<(), KernelError> {
+    let Some(m) = p.product(value).copied() else { unreachable!("a product ends here") };
     let sizes = p.graph.shape(m.dot).sizes.clone();
     let layout = layout::reshape(&target.ty, &sizes);
     let Some(c) = layout else {
@@ -81,6 +140,16 @@ pub(crate) fn emit(p: &mut Planner, m: &Match, target: &Place) -> Result<(), Ker
 fn realize_bias(p: &mut Planner, value: Value) -> Result<Place, KernelError> {
     let node = p.graph.def(value);
     match node.op {
+        _ if p.place(value).is_some() => {
+            // A cluster has widened it: back to what it was.
+            let (place, dtype) = (p.realize(value)?, bias_dtype(p, value));
+            if place.ty.dtype == dtype {
+                return Ok(place);
+            }
+            let narrow = p.temporary(dtype, &place.ty.sizes.clone());
+            crate::pointwise::copy(p, &place, &narrow)?;
+            Ok(narrow)
+        }
         Op::Convert if p.graph.shape(node.operands[0]).dtype.compute() == node.results[0].dtype => {
             p.realize(node.operands[0])
         }

@@ -1,10 +1,12 @@
 //! Programs: kernels in order, with where each finds its buffers.
 
-use neuron_ir::Scalar;
+use crate::fusible;
+use neuron_ir::{Destination, Graph, Scalar, TensorType};
 use neuron_kernels::{Kernel, KernelError};
 use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Temporaries larger than this are returned to the system after a run.
 const KEEP_WORKSPACE: usize = 32 << 20;
@@ -44,6 +46,15 @@ impl Slot {
     }
 }
 
+/// Where a kernel finds a scalar beyond those of the launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScalarSource {
+    /// Scalar of this number of the launch.
+    Launch(usize),
+    /// An `i64` in memory.
+    Memory(Slot),
+}
+
 /// One kernel of a program.
 #[derive(Debug)]
 pub struct Step {
@@ -51,8 +62,19 @@ pub struct Step {
     pub kernel: Box<dyn Kernel>,
     /// Its buffers, in the kernel's order.
     pub buffers: SmallVec<[Slot; 6]>,
-    /// Memory that holds further `i64` scalars for the kernel, after those of the launch.
-    pub scalars: SmallVec<[Slot; 2]>,
+    /// Further scalars for the kernel, after those of the launch.
+    pub scalars: SmallVec<[ScalarSource; 2]>,
+}
+
+impl Step {
+    /// All memory it refers to.
+    pub(crate) fn slots(&mut self) -> impl Iterator<Item = &mut Slot> {
+        let scalars = self.scalars.iter_mut().filter_map(|s| match s {
+            ScalarSource::Memory(slot) => Some(slot),
+            ScalarSource::Launch(_) => None,
+        });
+        self.buffers.iter_mut().chain(scalars)
+    }
 }
 
 /// A compiled graph: kernels in order and the workspace they share.
@@ -65,10 +87,16 @@ pub struct Program {
     cost: u64,
     /// The one step takes the buffers of the launch as they come: nothing needs to be rearranged.
     direct: bool,
+    id: u64,
+    graph: Graph,
+    extents: Box<[usize]>,
+    written: Box<[usize]>,
+    fuses: bool,
 }
 
 thread_local! {
-    static WORKSPACE: RefCell<Vec<MaybeUninit<Line>>> = const { RefCell::new(Vec::new()) };
+    /// Taken while a program runs: one that runs as a kernel of another has its own.
+    static WORKSPACES: RefCell<Vec<Vec<MaybeUninit<Line>>>> = const { RefCell::new(Vec::new()) };
 }
 
 #[derive(Clone, Copy)]
@@ -76,15 +104,27 @@ thread_local! {
 struct Line(#[expect(dead_code, reason = "space that kernels write through pointers")] [u8; ALIGNMENT]);
 
 impl Program {
-    /// A program of these steps; `arguments` is how many buffers a launch has.
-    pub fn new(steps: Vec<Step>, arguments: usize, workspace: usize) -> Program {
+    /// A program of these steps, which compute what the graph says.
+    pub(crate) fn new(graph: Graph, steps: Vec<Step>, workspace: usize) -> Program {
+        static IDS: AtomicU64 = AtomicU64::new(0);
+        let fresh = graph.outputs.iter().filter(|o| matches!(o.to, Destination::Fresh(_)));
+        let layouts = graph.params.iter().chain(fresh.map(|o| &o.layout));
+        let extents: Box<[usize]> = layouts.map(TensorType::extent).collect();
+        let arguments = extents.len();
         let direct = workspace == 0
             && steps.len() == 1
             && steps[0].scalars.is_empty()
             && steps[0].buffers.len() == arguments
             && steps[0].buffers.iter().enumerate().all(|(i, s)| *s == Slot::argument(i));
         let cost = steps.iter().map(|s| s.kernel.cost()).sum();
-        Program { steps, workspace, cost, direct }
+        let written = graph.outputs.iter().map(|o| match o.to {
+            Destination::Param(i) => i,
+            Destination::Fresh(i) => graph.params.len() + i,
+        });
+        let written = written.collect();
+        let fuses = fusible::is_fusible(&graph);
+        let id = IDS.fetch_add(1, Ordering::Relaxed);
+        Program { steps, workspace, cost, direct, id, graph, extents, written, fuses }
     }
 
     /// Runs the kernels in order.
@@ -104,20 +144,19 @@ impl Program {
             return unsafe { self.run_steps(buffers, scalars, std::ptr::null_mut()) };
         }
         let lines = self.workspace.div_ceil(ALIGNMENT);
-        WORKSPACE.with_borrow_mut(|w| {
-            if w.len() < lines {
-                // Nothing in it is worth copying.
-                *w = Vec::new();
-                w.reserve_exact(lines);
-                w.resize_with(lines, MaybeUninit::uninit);
-            }
-            // SAFETY: the workspace has `self.workspace` bytes, which is what the steps were planned for.
-            let result = unsafe { self.run_steps(buffers, scalars, w.as_mut_ptr().cast()) };
-            if w.len() * ALIGNMENT > KEEP_WORKSPACE {
-                *w = Vec::new();
-            }
-            result
-        })
+        let mut memory = WORKSPACES.with_borrow_mut(Vec::pop).unwrap_or_default();
+        if memory.len() < lines {
+            // Nothing in it is worth copying.
+            memory = Vec::new();
+            memory.reserve_exact(lines);
+            memory.resize_with(lines, MaybeUninit::uninit);
+        }
+        // SAFETY: the workspace has `self.workspace` bytes, which is what the steps were planned for.
+        let result = unsafe { self.run_steps(buffers, scalars, memory.as_mut_ptr().cast()) };
+        if memory.len() * ALIGNMENT <= KEEP_WORKSPACE {
+            WORKSPACES.with_borrow_mut(|w| w.push(memory));
+        }
+        result
     }
 
     /// # Safety
@@ -135,12 +174,40 @@ impl Program {
                 continue;
             }
             let mut all: SmallVec<[Scalar; 8]> = SmallVec::from_slice(scalars);
-            // SAFETY: the planner puts only `i64` values there, and earlier steps have written them.
-            all.extend(step.scalars.iter().map(|s| Scalar::I64(unsafe { address(s).cast::<i64>().read_unaligned() })));
+            all.extend(step.scalars.iter().map(|s| match s {
+                ScalarSource::Launch(i) => scalars[*i],
+                // SAFETY: the planner puts only `i64` values there, and earlier steps have written them.
+                ScalarSource::Memory(slot) => Scalar::I64(unsafe { address(slot).cast::<i64>().read_unaligned() }),
+            }));
             // SAFETY: as above.
             unsafe { step.kernel.run(&resolved, &all)? };
         }
         Ok(())
+    }
+
+    /// A number that no other program of the process has.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// What it computes.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// Bytes that each buffer of a launch reaches over.
+    pub fn extents(&self) -> &[usize] {
+        &self.extents
+    }
+
+    /// The buffers of a launch that it writes.
+    pub fn written(&self) -> &[usize] {
+        &self.written
+    }
+
+    /// True if it gains from being joined with programs before and after it.
+    pub fn fuses(&self) -> bool {
+        self.fuses
     }
 
     /// Rough duration in nanoseconds on one thread.

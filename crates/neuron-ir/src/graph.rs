@@ -121,6 +121,11 @@ impl GraphBuilder {
         self.graph.shape(value)
     }
 
+    /// The node that defines a value.
+    pub fn def(&self, value: Value) -> &Node {
+        self.graph.def(value)
+    }
+
     /// The element type of a value.
     pub fn dtype(&self, value: Value) -> DType {
         self.shape(value).dtype

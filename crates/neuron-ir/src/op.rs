@@ -301,7 +301,8 @@ pub enum Op {
     Ctc(CtcOp),
     /// A convolution or a gradient of one
     Convolution(ConvolutionOp),
-    /// `(a)` as it is, computed once: elementwise operators otherwise happen anew in each that uses them
+    /// `(a)` as it is, computed once and row-major in memory: elementwise operators otherwise happen anew in each that uses
+    /// them, and views stay views
     Once,
     /// `(grad[o, c, i], x[o, c, i], mean[c]?)`: results `[c]`, sums over `o` and `i` of `grad` and of `grad * (x - mean)`, in the
     /// compute type, which is also that of the mean

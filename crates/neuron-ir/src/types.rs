@@ -86,6 +86,15 @@ impl TensorType {
         self.sizes.len()
     }
 
+    /// Bytes from the first element to the end of the last; strides are not negative.
+    pub fn extent(&self) -> usize {
+        if self.numel() == 0 {
+            return 0;
+        }
+        let last: i64 = self.sizes.iter().zip(&self.strides).map(|(size, stride)| (size - 1) * stride).sum();
+        (last as usize + 1) * self.dtype.size()
+    }
+
     /// True if the elements lie row-major without gaps; dimensions of extent 1 may have any stride.
     pub fn is_contiguous(&self) -> bool {
         if self.numel() == 0 {

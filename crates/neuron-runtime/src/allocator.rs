@@ -154,7 +154,16 @@ impl Allocator {
     /// The tensor at this address is gone. Never fails: an address that is not a tensor's is ignored.
     #[inline]
     pub fn free(&self, address: *mut u8, queue_of: impl Fn(i32) -> Option<Arc<Queue>>) {
-        let freed = self.inner.lock().blocks.free(address as usize);
+        let freed = {
+            let mut inner = self.inner.lock();
+            // Before the block can be handed out again: what is written to it then comes behind the note.
+            if let Some((stream, bytes)) = inner.blocks.sole_user(address as usize)
+                && let Some(queue) = queue_of(self.device)
+            {
+                queue.note_free(u32::from(stream), space::host_view(address).addr(), bytes);
+            }
+            inner.blocks.free(address as usize)
+        };
         match freed {
             Freed::Now => {}
             Freed::After(id, users) => self.free_after(id, &users, queue_of),

@@ -313,6 +313,13 @@ impl Blocks {
         address
     }
 
+    /// The stream that a tensor was allocated on and the size of its block, if no other stream uses it.
+    #[inline]
+    pub(crate) fn sole_user(&self, address: usize) -> Option<(u16, usize)> {
+        let b = &self.table[self.find(address)? as usize];
+        (b.state == State::Used && b.users.is_empty()).then_some((b.stream, b.size))
+    }
+
     /// The tensor gives its block back.
     #[inline]
     pub(crate) fn free(&mut self, address: usize) -> Freed {

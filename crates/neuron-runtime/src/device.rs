@@ -9,6 +9,7 @@ use crate::blocks::Tuning;
 use crate::env;
 use crate::error::Error;
 use crate::executor;
+use crate::fusion;
 use crate::queue::{Queue, STREAMS};
 use crate::space;
 use crate::stats::MemoryStats;
@@ -185,6 +186,7 @@ fn start() -> Result<&'static Runtime, Error> {
             .map_or(20 << 20, |v| v as usize),
     };
     executor::set_blocking(env::flag(env::LAUNCH_BLOCKING)?);
+    fusion::set_enabled(env::flag(env::EAGER_FUSION)?);
     // Twice the capacity: holes between segments do not make a device run out of addresses.
     let stride = 2 * configuration.capacity as usize;
     space::reserve(configuration.count as usize, stride, env::flag(env::PROTECT_DEVICE_MEMORY)?)?;

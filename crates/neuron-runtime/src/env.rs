@@ -50,6 +50,8 @@ const fn variable(name: &'static str, kind: Kind, default: &'static str, meaning
 
 /// Launches wait for their completion.
 pub const LAUNCH_BLOCKING: &str = "NEURON_LAUNCH_BLOCKING";
+/// Whether operators that pile up are fused.
+pub const EAGER_FUSION: &str = "NEURON_EAGER_FUSION";
 /// How many logical cores appear.
 pub const NUM_CORES: &str = "NEURON_RT_NUM_CORES";
 /// Which logical cores appear.
@@ -80,6 +82,12 @@ pub const VARIABLES: &[Variable] = &[
         Kind::Flag,
         "0",
         "Every operator runs to completion before its call returns, and raises its own errors there.",
+    ),
+    variable(
+        EAGER_FUSION,
+        Kind::Flag,
+        "1",
+        "Operators that pile up behind a busy device are fused; results are the same, to the bit, with 0.",
     ),
     variable(
         NUM_CORES,

@@ -1,11 +1,13 @@
 //! Running work: programs, host functions and the errors they leave.
 
 use crate::error::Error;
+use crate::fusion;
 use crate::queue::{Launch, Queue, Work};
 use crate::space;
 use crate::sync::Arc;
 use neuron_compiler::Program;
 use neuron_ir::Scalar;
+use neuron_kernels::KernelError;
 use smallvec::SmallVec;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -28,25 +30,39 @@ pub fn is_blocking() -> bool {
 
 /// Runs the items of one stream in order. The items that ran since the last signal are reported with the next.
 pub(crate) fn execute_batch(queue: &Arc<Queue>, stream: u32, batch: &mut Vec<Work>) {
-    let mut ran = 0;
-    for work in batch.drain(..) {
-        ran += 1;
-        let result = match work {
-            Work::Launch(l) => {
-                // SAFETY: whoever launched promised that the buffers fit the program, and stream order keeps them so.
-                unsafe { run_program(&l.program, &l.buffers, &l.scalars, l.op, || l.trace) }
+    let (mut ran, mut at) = (0, 0);
+    while at < batch.len() {
+        let (length, fused) = fusion::next(&batch[at..]);
+        let items = at..at + length;
+        at += length;
+        if let Some(fused) = fused {
+            ran += length as u64;
+            // SAFETY: whoever launched promised that the buffers fit the programs, and stream order keeps them so.
+            if let Err(error) = caught("fused operators", || None, || unsafe { fused.run(&batch[items]) }) {
+                queue.fail(stream, error);
             }
-            Work::Host(f) => run_host(f),
-            Work::Record(signal) => {
-                queue.pass(stream, std::mem::take(&mut ran), &signal);
-                Ok(())
+            continue;
+        }
+        for work in &mut batch[items] {
+            ran += 1;
+            let result = match std::mem::replace(work, Work::NOTHING) {
+                Work::Launch(l) => {
+                    // SAFETY: as above.
+                    unsafe { run_program(&l.program, &l.buffers, &l.scalars, l.op, || l.trace) }
+                }
+                Work::Host(f) => run_host(f),
+                Work::Record(signal) => {
+                    queue.pass(stream, std::mem::take(&mut ran), &signal);
+                    Ok(())
+                }
+                Work::Wait(_) | Work::Free { .. } => Ok(()),
+            };
+            if let Err(error) = result {
+                queue.fail(stream, error);
             }
-            Work::Wait(_) => Ok(()),
-        };
-        if let Err(error) = result {
-            queue.fail(stream, error);
         }
     }
+    batch.clear();
 }
 
 /// # Safety
@@ -59,7 +75,16 @@ unsafe fn run_program(
     trace: impl FnOnce() -> Option<Box<str>>,
 ) -> Result<(), Error> {
     // SAFETY: the caller's contract.
-    match catch_unwind(AssertUnwindSafe(|| unsafe { program.run(buffers, scalars) })) {
+    caught(op, trace, || unsafe { program.run(buffers, scalars) })
+}
+
+/// Turns a kernel's error or panic into one that names the operator.
+fn caught(
+    op: &'static str,
+    trace: impl FnOnce() -> Option<Box<str>>,
+    run: impl FnOnce() -> Result<(), KernelError>,
+) -> Result<(), Error> {
+    match catch_unwind(AssertUnwindSafe(run)) {
         Ok(Ok(())) => Ok(()),
         Ok(Err(cause)) => Err(Error::Launch { op, cause, trace: trace() }),
         Err(payload) => Err(Error::Panic { op, message: panic_message(&*payload), trace: trace() }),

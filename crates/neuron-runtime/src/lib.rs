@@ -24,6 +24,7 @@ pub mod env;
 pub mod error;
 pub mod event;
 pub mod executor;
+pub mod fusion;
 pub mod interrupt;
 #[cfg(all(test, loom))]
 mod model;

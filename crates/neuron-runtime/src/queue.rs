@@ -41,7 +41,7 @@ const STREAM_SHIFT: u32 = 48;
 pub const STREAMS: u32 = 65;
 
 /// Most items a batch has: a stream of higher priority waits no longer than this.
-const BATCH: usize = 64;
+const BATCH: usize = 128;
 
 /// A launching thread that is this far ahead of the device waits for it.
 const AHEAD: u64 = 8192;
@@ -59,6 +59,13 @@ pub enum Work {
     Record(Arc<Signal>),
     /// Waits until another stream has passed a point.
     Wait(Arc<Signal>),
+    /// Nothing queued behind this reads the memory before it is written again.
+    Free {
+        /// Where it begins.
+        address: usize,
+        /// How much it is.
+        bytes: usize,
+    },
 }
 
 /// A program with its operands.
@@ -79,6 +86,11 @@ pub struct Launch {
 // baton; everything else in it is `Send`.
 unsafe impl Send for Launch {}
 
+impl Work {
+    /// What is left of an item that was taken.
+    pub(crate) const NOTHING: Work = Work::Free { address: 0, bytes: 0 };
+}
+
 impl fmt::Debug for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -86,6 +98,7 @@ impl fmt::Debug for Work {
             Work::Host(_) => f.write_str("Host"),
             Work::Record(_) => f.write_str("Record"),
             Work::Wait(_) => f.write_str("Wait"),
+            Work::Free { .. } => f.write_str("Free"),
         }
     }
 }
@@ -232,6 +245,17 @@ impl Queue {
     /// If the runtime is shut down or no thread can be started.
     pub fn submit(self: &Arc<Self>, stream: u32, work: Work) -> Result<(), Error> {
         self.push(stream, work, true)
+    }
+
+    /// Tells what is queued on the stream that nobody reads this memory any more: what is in it need not be written.
+    pub(crate) fn note_free(&self, stream: u32, address: usize, bytes: usize) {
+        if self.is_idle() {
+            return;
+        }
+        let mut inner = self.inner.lock();
+        if !inner.stopping && !inner.streams[stream as usize].queued.is_empty() {
+            self.push_locked(&mut inner, stream, Work::Free { address, bytes });
+        }
     }
 
     fn is_stream_idle(&self, inner: &Inner, stream: u32) -> bool {

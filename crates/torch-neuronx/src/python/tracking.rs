@@ -17,6 +17,12 @@ fn fallback_ops() -> Vec<(String, String, u64)> {
     rows.collect()
 }
 
+/// (launches that ran as part of a fused run, runs compiled) so far.
+#[pyfunction]
+fn fusion_counters() -> (u64, u64) {
+    neuron_runtime::fusion::counters()
+}
+
 #[pyfunction]
 fn clear_op_tracking() {
     tracking::reset();
@@ -33,5 +39,6 @@ pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(executed_ops, module)?)?;
     module.add_function(wrap_pyfunction!(fallback_ops, module)?)?;
     module.add_function(wrap_pyfunction!(declared_fallbacks, module)?)?;
+    module.add_function(wrap_pyfunction!(fusion_counters, module)?)?;
     module.add_function(wrap_pyfunction!(clear_op_tracking, module)?)
 }
