@@ -146,6 +146,36 @@ NeuronStatus neuron_plan_launch(
     const NeuronPlan* plan, void* const* addresses, size_t count, const NeuronScalar* scalars, size_t scalar_count,
     int32_t device, uint64_t stream);
 
+// --- captured graphs -----------------------------------------------------------------------------------------------
+// What a thread launched between neuron_capture_begin (crates/torch-neuronx/src/python/capture.rs) and
+// neuron_graph_finish, as programs that run on other memory.
+typedef struct NeuronGraph NeuronGraph;
+
+typedef struct NeuronTensor {
+  void* address;   // of the first element, or of a storage
+  int64_t bytes;   // it reaches over, or of the storage
+  int32_t storage; // of an output: which of the storages
+  int32_t dtype;   // c10::ScalarType
+  int32_t rank;
+  int32_t reserved;
+  int64_t offset; // in elements, within the storage
+  const int64_t* sizes;
+  const int64_t* strides;
+} NeuronTensor;
+
+// A null graph: it cannot be replayed; the message says why.
+NeuronStatus neuron_graph_finish(
+    const NeuronTensor* inputs, size_t input_count, const NeuronTensor* outputs, size_t output_count,
+    const NeuronTensor* storages, size_t storage_count, NeuronGraph** graph);
+// Returns the device. Counts: inputs, outputs, storages, random launches.
+int32_t neuron_graph_describe(
+    const NeuronGraph* graph, const NeuronTensor** inputs, const NeuronTensor** outputs, const size_t** storage_bytes,
+    const uint64_t** random, size_t (*counts)[4]);
+// seeds: seed and offset for each random launch.
+NeuronStatus neuron_graph_launch(
+    const NeuronGraph* graph, void* const* inputs, void* const* storages, const uint64_t (*seeds)[2], int32_t device,
+    uint64_t stream);
+
 // Waits for earlier work of the stream so that the host may use device memory through neuron_host_view.
 NeuronStatus neuron_host_access(int32_t device, uint64_t stream);
 

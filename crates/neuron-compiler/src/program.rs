@@ -92,6 +92,8 @@ pub struct Program {
     extents: Box<[usize]>,
     written: Box<[usize]>,
     fuses: bool,
+    /// The workspace is the last buffer of a launch, after those of the graph.
+    outer_workspace: bool,
 }
 
 thread_local! {
@@ -124,7 +126,12 @@ impl Program {
         let written = written.collect();
         let fuses = fusible::is_fusible(&graph);
         let id = IDS.fetch_add(1, Ordering::Relaxed);
-        Program { steps, workspace, cost, direct, id, graph, extents, written, fuses }
+        Program { steps, workspace, cost, direct, id, graph, extents, written, fuses, outer_workspace: false }
+    }
+
+    /// The program with its workspace as the last buffer of a launch: memory that its caller accounts for.
+    pub fn with_outer_workspace(self) -> Program {
+        Program { outer_workspace: true, direct: false, ..self }
     }
 
     /// Runs the kernels in order.
@@ -138,6 +145,10 @@ impl Program {
         if self.direct {
             // SAFETY: the caller's contract is the kernel's: the buffers are passed on as they are.
             return unsafe { self.steps[0].kernel.run(buffers, scalars) };
+        }
+        if self.outer_workspace {
+            // SAFETY: the caller's contract; the last buffer is the workspace.
+            return unsafe { self.run_steps(buffers, scalars, buffers[buffers.len() - 1]) };
         }
         if self.workspace == 0 {
             // SAFETY: no step refers to the workspace.

@@ -7,4 +7,5 @@
 #![allow(non_snake_case, reason = "Python imports the module as torch_neuronx._C")]
 
 pub mod abi;
+mod capture;
 mod python;

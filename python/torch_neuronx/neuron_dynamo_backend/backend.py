@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
-from torch._dynamo.backends.debugging import boxed_nop
 from torch._dynamo.utils import counters
 
 from torch_neuronx.neuron_dynamo_backend import metrics
+from torch_neuronx.neuron_dynamo_backend.graphs import CompiledGraph
 from torch_neuronx.neuron_dynamo_backend.naming import get_model_name
 
 _OPTIONS = ("model_name", "dynamic", "fallback_execution")
@@ -25,8 +25,8 @@ def neuron_backend(
 ) -> Callable[..., Any]:
     """Compiles a graph that Dynamo captured, forward and backward.
 
-    AOTAutograd separates forward from backward and makes both functional; the device then executes the captured graph
-    op by op, with the launch queue's fusion and without Python's and autograd's cost per operator.
+    AOTAutograd separates forward from backward and makes both functional. The first call of each graph runs it operator by
+    operator and records what is launched; the recording is compiled as a whole, and later calls replay it.
 
     Args:
         graph: what Dynamo captured.
@@ -57,7 +57,12 @@ def _compile(module: torch.fx.GraphModule, inputs: list[Any], model_name: str) -
     timestamp, start = time.time(), time.perf_counter_ns()
     calls = [node for node in module.graph.nodes if node.op == "call_function"]
     has_collectives = any(getattr(node.target, "namespace", "") == "_c10d_functional" for node in calls)
-    compiled = boxed_nop(module, inputs)
+    graph = CompiledGraph(module, model_name)
+
+    def compiled(args: list[Any]) -> tuple[Any, ...]:
+        return graph(args)
+
+    compiled._boxed_call = True
     counters["neuron"]["compiled_graphs"] += 1
     counters["neuron"]["graphs_with_collectives"] += has_collectives
     metrics.record(

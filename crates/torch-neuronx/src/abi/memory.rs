@@ -1,6 +1,7 @@
 //! Device memory.
 
 use super::status::{give, guard, guard_value};
+use crate::capture::record;
 use neuron_runtime::stats::MemoryStats;
 use neuron_runtime::{Error, Status, device, space};
 use std::ffi::c_void;
@@ -13,6 +14,7 @@ use std::ffi::c_void;
 pub unsafe extern "C" fn neuron_alloc(device: i32, stream: u64, size: usize, address: *mut *mut c_void) -> Status {
     guard(|| {
         let memory = device::allocate(device, stream, size)?;
+        record::allocated(memory, size);
         // SAFETY: the caller's contract.
         unsafe { give(address, memory.cast()) }
     })
@@ -21,7 +23,10 @@ pub unsafe extern "C" fn neuron_alloc(device: i32, stream: u64, size: usize, add
 /// Frees device memory; ignores null and anything that is not a device's.
 #[unsafe(no_mangle)]
 pub extern "C" fn neuron_free(address: *mut c_void) {
-    guard_value((), || device::free(address.cast()));
+    guard_value((), || {
+        record::freed(address.cast());
+        device::free(address.cast());
+    });
 }
 
 /// Work of the stream uses this memory: it is not reused before that work is done.

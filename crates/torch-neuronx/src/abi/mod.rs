@@ -4,6 +4,7 @@
 
 pub mod device;
 pub mod event;
+pub mod graph;
 pub mod host;
 pub mod memory;
 pub mod plan;

@@ -1,6 +1,7 @@
 //! Plans: what an operator call was lowered to, found again by the call's key.
 
 use super::status::{guard, guard_value, set_message};
+use crate::capture::record;
 use crate::python::stack::issued_at;
 use neuron_aten::{Call, OutputType, table};
 use neuron_compiler::Program;
@@ -288,6 +289,7 @@ pub unsafe extern "C" fn neuron_plan_launch(
                 if s.is_integer != 0 { Scalar::I64(s.bits as i64) } else { Scalar::F64(f64::from_bits(s.bits)) }
             })
             .collect();
+        record::launch(program, &buffers, &scalars, plan.random, (index, u64::from(stream)));
         // SAFETY: the caller's contract: the buffers are those the program was compiled for.
         unsafe { core.queue.launch(stream, program, &buffers, &scalars, operator.name, issued_at()) }
     })
@@ -297,6 +299,7 @@ pub unsafe extern "C" fn neuron_plan_launch(
 #[unsafe(no_mangle)]
 pub extern "C" fn neuron_host_access(index: i32, stream: u64) -> Status {
     guard(|| {
+        record::foreign();
         let (core, stream) = device::get_stream(index, stream)?;
         core.queue.synchronize(stream)
     })

@@ -17,6 +17,11 @@ pub fn set_message(text: &str) {
     let _ = MESSAGE.try_with(|m| m.replace(text));
 }
 
+/// The message of the calling thread's last failure.
+pub fn message() -> String {
+    MESSAGE.try_with(|m| m.borrow().to_string_lossy().into_owned()).unwrap_or_default()
+}
+
 /// Runs the body of an entry point that can fail.
 #[inline]
 pub fn guard(body: impl FnOnce() -> Result<(), Error>) -> Status {

@@ -3,6 +3,7 @@
 //! Thin: each asks the runtime one thing. What the names mean to a user is documented in the package that exports them.
 //! Streams and generators are not here: PyTorch's own classes reach them through `csrc`.
 
+mod capture;
 mod devices;
 mod errors;
 mod events;
@@ -23,6 +24,7 @@ fn extension(module: &Bound<'_, PyModule>) -> PyResult<()> {
     if !neuron_glue_initialize() {
         return Err(PyErr::fetch(module.py()));
     }
+    capture::add(module)?;
     devices::add(module)?;
     events::add(module)?;
     memory::add(module)?;

@@ -1,0 +1,226 @@
+"""Compiled graphs: recorded at their first call, replayed from then on.
+
+The first call runs the graph operator by operator, which gives its results, while the runtime records what is launched.
+The recording is compiled as a whole, and later calls are one launch. What a recording cannot repeat, such as an operator
+that runs on the CPU or one that is not PyTorch's, is cut out: the graph is then split around it.
+"""
+
+import collections
+import operator
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx.passes.split_module import split_module
+
+from torch_neuronx import _C
+
+MOST_SPECIALISATIONS = 64
+"""Recordings kept for a graph; with more, the oldest is dropped."""
+
+_NAMESPACES = {"aten", "prims", "neuron", "_operator", "builtins", "math"}
+
+
+def is_repeatable(node: fx.Node) -> bool:
+    """Whether a call is one of PyTorch's own operators: others may do more than launch work."""
+    if node.op != "call_function":
+        return node.op != "call_module"
+    if isinstance(node.target, torch._ops.HigherOrderOperator):
+        return True
+    if isinstance(node.target, torch._ops.OpOverload):
+        return node.target.namespace in _NAMESPACES
+    return node.target is operator.getitem or getattr(node.target, "__module__", "") in _NAMESPACES
+
+
+class Recorder(fx.Interpreter):
+    """Runs a graph and notes which of its nodes a replay could not repeat."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module)
+        self.foreign: set[str] = set()
+
+    def run_node(self, n: fx.Node) -> Any:
+        before = _C.capture_foreign_events()
+        result = super().run_node(n)
+        if n.op not in ("placeholder", "output", "get_attr") and (
+            _C.capture_foreign_events() != before or not is_repeatable(n) or self._touches_host(n)
+        ):
+            self.foreign.add(n.name)
+        return result
+
+    def _touches_host(self, n: fx.Node) -> bool:
+        """True if an argument is a tensor in host memory that may change: an input, or made of one."""
+        for arg in n.all_input_nodes:
+            value = self.env.get(arg)
+            constant = arg.op == "get_attr"
+            if isinstance(value, torch.Tensor) and value.device.type != "neuron" and not constant:
+                return True
+        return False
+
+
+class Specialisation:
+    """A recording, and how the results of the graph come from what a replay makes."""
+
+    def __init__(self, graph: Any, outputs: list[Callable[[Sequence[Any], list[torch.Tensor]], Any]]) -> None:
+        self.graph = graph
+        self.outputs = outputs
+
+    def __call__(self, args: Sequence[Any], tensors: list[torch.Tensor]) -> tuple[Any, ...] | None:
+        made = self.graph.replay(tensors)
+        return None if made is None else tuple([output(args, made) for output in self.outputs])
+
+
+class CompiledGraph:
+    """A graph of ATen operators, called with a list of its inputs."""
+
+    _boxed_call = True
+
+    def __init__(self, module: fx.GraphModule, name: str) -> None:
+        self.module = module
+        self.name = name
+        self.reasons: dict[str, str] = {}
+        """What is not part of a recording, and why."""
+        self.recorded = 0
+        """How often the graph was recorded."""
+        self._known: dict[tuple[Any, ...], list[Specialisation]] = collections.OrderedDict()
+        self._parts: fx.GraphModule | None = None
+        self._eager = False
+        self._lock = threading.RLock()
+
+    def __call__(self, args: list[Any]) -> tuple[Any, ...]:
+        inputs = list(args)
+        args.clear()
+        if self._parts is not None:
+            return self._parts(*inputs)
+        if self._eager or not inputs:
+            return self.module(*inputs)
+        tensors = [a for a in inputs if isinstance(a, torch.Tensor)]
+        key = tuple([a for a in inputs if not isinstance(a, torch.Tensor)])
+        for known in self._known.get(key, ()):
+            if (result := known(inputs, tensors)) is not None:
+                return result
+        with self._lock:
+            return self._record(inputs, tensors, key)
+
+    @property
+    def specialisations(self) -> list[Specialisation]:
+        """The recordings."""
+        return [s for known in self._known.values() for s in known]
+
+    @property
+    def parts(self) -> list["CompiledGraph"]:
+        """The graphs that this one was split into, itself if it was not."""
+        if self._parts is None:
+            return [self]
+        return [m.compiled for m in self._parts.children() if isinstance(m, _Part)]
+
+    def _record(self, inputs: list[Any], tensors: list[torch.Tensor], key: tuple[Any, ...]) -> tuple[Any, ...]:
+        on_device = all(t.device.type == "neuron" for t in tensors)
+        if not any(t.device.type == "neuron" for t in tensors):
+            return self.module(*inputs)
+        recorder = Recorder(self.module)
+        try:
+            _C.capture_begin()
+        except RuntimeError:  # within another recording: part of that
+            return self.module(*inputs)
+        try:
+            results = recorder.run(*inputs)
+        except BaseException:
+            _C.capture_abandon()
+            raise
+        outputs, fresh = _outputs(results, inputs)
+        if recorder.foreign or not on_device or outputs is None:
+            _C.capture_abandon()
+            self._split(recorder.foreign)
+            return results
+        graph, reason = _C.capture_finish(tensors, fresh)
+        if graph is None:
+            self.reasons[self.name] = reason
+            self._eager = True
+            return results
+        self.recorded += 1
+        known = self._known.setdefault(key, [])
+        known.append(Specialisation(graph, outputs))
+        while sum(map(len, self._known.values())) > MOST_SPECIALISATIONS:
+            oldest = next(iter(self._known))
+            self._known[oldest].pop(0)
+            if not self._known[oldest]:
+                del self._known[oldest]
+        return results
+
+    def _split(self, foreign: set[str]) -> None:
+        """Cuts the graph around nodes that cannot be replayed."""
+        calls = [n for n in self.module.graph.nodes if n.op not in ("placeholder", "output", "get_attr")]
+        for n in calls:
+            if n.name in foreign:
+                self.reasons[str(n.target)] = "runs on the host or is not an operator of PyTorch's"
+        if not foreign or len(foreign) == len(calls):
+            self._eager = True
+            return
+        numbers: dict[str, int] = {}
+        kinds: list[bool] = []
+        for n in calls:
+            kind = n.name in foreign
+            if not kinds or kinds[-1] != kind:
+                kinds.append(kind)
+            numbers[n.name] = len(kinds) - 1
+        try:
+            parts = split_module(self.module, None, lambda n: numbers.get(n.name, 0), keep_original_order=True)
+        except Exception as error:  # noqa: BLE001 - a graph that cannot be split runs as it is
+            warnings.warn(f"graph {self.name} runs operator by operator: it cannot be split: {error}", stacklevel=2)
+            self._eager = True
+            return
+        for number, kind in enumerate(kinds):
+            name = f"submod_{number}"
+            if not kind and hasattr(parts, name):
+                setattr(parts, name, _Part(CompiledGraph(getattr(parts, name), f"{self.name}_{number}")))
+        self._parts = parts
+
+
+class _Part(torch.nn.Module):
+    """A part of a split graph."""
+
+    def __init__(self, compiled: CompiledGraph) -> None:
+        super().__init__()
+        self.compiled = compiled
+        outputs = next(n for n in compiled.module.graph.nodes if n.op == "output").args[0]
+        self.single = not isinstance(outputs, (tuple, list))
+
+    def forward(self, *args: Any) -> Any:
+        results = self.compiled(list(args))
+        return results[0] if self.single and isinstance(results, tuple) else results
+
+
+def _outputs(results: Any, inputs: list[Any]) -> tuple[list[Any] | None, list[torch.Tensor]]:
+    """How each result comes about at a replay, and the results that are new tensors."""
+    results = results if isinstance(results, (tuple, list)) else (results,)
+    storages: dict[int, int] = {}
+    for i, a in enumerate(inputs):
+        if isinstance(a, torch.Tensor) and a.device.type == "neuron":
+            storages.setdefault(a.untyped_storage().data_ptr(), i)
+    makers: list[Any] = []
+    fresh: list[torch.Tensor] = []
+    for r in results:
+        same = next((i for i, a in enumerate(inputs) if a is r and isinstance(r, torch.Tensor)), None)
+        if same is not None:
+            makers.append(lambda args, made, i=same: args[i])
+        elif not isinstance(r, torch.Tensor):
+            makers.append(lambda args, made, value=r: value)
+        elif r.device.type != "neuron" or type(r) is not torch.Tensor:
+            return None, []
+        elif r.numel() > 0 and (i := storages.get(r.untyped_storage().data_ptr())) is not None:
+            sizes, strides, offset = r.size(), r.stride(), r.storage_offset() - inputs[i].storage_offset()
+            if r.dtype != inputs[i].dtype:
+                return None, []
+            makers.append(
+                lambda args, made, i=i, sizes=sizes, strides=strides, offset=offset: torch.as_strided(
+                    args[i], sizes, strides, args[i].storage_offset() + offset
+                )
+            )
+        else:
+            makers.append(lambda args, made, k=len(fresh): made[k])
+            fresh.append(r)
+    return makers, fresh
