@@ -199,6 +199,7 @@ impl<'g> Planner<'g> {
         let node = self.graph.def(value);
         let sizes = &node.results[0].sizes;
         let view = match &node.op {
+            _ if self.product(value).is_some() => None,
             Op::Broadcast => {
                 let inner = self.realize(node.operands[0])?;
                 Some(Place { ty: layout::broadcast(&inner.ty, sizes), ..inner })

@@ -26,7 +26,7 @@ pub(crate) fn find(p: &Planner) -> Vec<(Value, Match)> {
             user[v.0 as usize] = p.facts.has_one_use(*v).then_some(node.first);
         }
     }
-    let mut found = Vec::new();
+    let mut found: Vec<(Value, Match)> = Vec::new();
     for node in p.graph.nodes.iter().filter(|n| n.op == Op::Dot && p.facts.is_live(n)) {
         let (mut end, mut best) = (node.first, None);
         while let Some(next) = user[end.0 as usize] {
@@ -35,7 +35,9 @@ pub(crate) fn find(p: &Planner) -> Vec<(Value, Match)> {
                 break;
             }
             end = next;
-            if let Some(m) = match_value(p, end).filter(|m| m.dot == node.first) {
+            // A sum of two products is the end of one of them, and the other its bias.
+            let taken = found.iter().any(|(other, _)| *other == end);
+            if let Some(m) = match_value(p, end).filter(|m| m.dot == node.first && !taken) {
                 best = Some((end, m));
             }
         }

@@ -145,7 +145,7 @@ fn with_rows(node: &Node) -> usize {
 /// Whether an operator that uses values of a cluster works on its rows.
 fn joins(p: &Planner, node: &Node, rows: &Dims, inside: &FxHashSet<Value>) -> bool {
     let has_rows = |shape: &Shape| shape.sizes.starts_with(rows);
-    if !node.results.iter().all(has_rows) {
+    if !node.results.iter().all(has_rows) || p.product(node.first).is_some() {
         return false;
     }
     let n = rows.len();

@@ -15,6 +15,7 @@ use neuron_kernels::KernelError;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -210,7 +211,8 @@ fn compile(run: &[Work]) -> Option<Fused> {
     let mut finish = |tape: &mut Tape, launches: std::ops::Range<usize>| -> Option<()> {
         let joined = std::mem::replace(tape, Tape::exact()).finish(|_, _| true);
         if !launches.is_empty() {
-            let program = neuron_compiler::compile(&joined.graph).ok()?;
+            let compiled = catch_unwind(AssertUnwindSafe(|| neuron_compiler::compile(&joined.graph)));
+            let program = compiled.ok()?.ok()?;
             parts.push(Part { program, buffers: joined.buffers, launches });
         }
         Some(())

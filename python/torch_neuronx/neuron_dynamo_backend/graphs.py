@@ -139,6 +139,7 @@ class CompiledGraph:
         graph, reason = _C.capture_finish(tensors, fresh)
         if graph is None:
             self.reasons[self.name] = reason
+            warnings.warn(f"graph {self.name} runs operator by operator: {reason}", stacklevel=2)
             self._eager = True
             return results
         self.recorded += 1

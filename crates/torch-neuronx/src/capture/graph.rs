@@ -3,8 +3,10 @@
 use super::record::{Recorded, Recording, Segment};
 use neuron_compiler::{Program, compile};
 use neuron_ir::{Scalar, TensorType};
+use neuron_runtime::executor::panic_message;
 use neuron_runtime::{Error, device};
 use smallvec::SmallVec;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// Alignment of memory within the scratch block.
@@ -103,7 +105,7 @@ pub fn finish(mut r: Recording, inputs: &[Memory], storages: &[Memory]) -> Resul
         launches: 0,
     };
     for segment in &r.segments {
-        let program = compile(&segment.joined.graph).map_err(|e| e.to_string())?.with_outer_workspace();
+        let program = compiled(&segment.joined.graph)?.with_outer_workspace();
         graph.workspace = graph.workspace.max(program.workspace());
         let places = segment.joined.buffers.iter().map(|origin| {
             let address = segment.launches[origin.launch].addresses[origin.buffer];
@@ -130,6 +132,14 @@ pub fn finish(mut r: Recording, inputs: &[Memory], storages: &[Memory]) -> Resul
         graph.parts.push(Part { program: Arc::new(program), places, scalars, random });
     }
     Ok(graph)
+}
+
+/// A fault of the compiler costs speed, not the user's run: the graph then runs operator by operator.
+fn compiled(graph: &neuron_ir::Graph) -> Result<Program, String> {
+    match catch_unwind(AssertUnwindSafe(|| compile(graph))) {
+        Ok(program) => program.map_err(|e| e.to_string()),
+        Err(payload) => Err(format!("internal error: {}", panic_message(&*payload))),
+    }
 }
 
 /// Memory that one program leaves for another, packed.
