@@ -15,6 +15,8 @@ pub(crate) struct Analysis {
     kept: Vec<bool>,
     /// The kernel that an elementwise value, or the reading of an argument, is part of.
     kernel: Vec<Kernel>,
+    /// The first results of the operators that use a value.
+    users: Vec<SmallVec<[Value; 2]>>,
     /// The outputs that take a value, as it is or reshaped.
     stores: Vec<SmallVec<[u32; 1]>>,
     /// The values of tensor arguments.
@@ -85,6 +87,7 @@ impl Analysis {
             uses: vec![0; n],
             kept: vec![false; n],
             kernel: vec![Kernel::Nowhere; n],
+            users: vec![SmallVec::new(); n],
             stores: vec![SmallVec::new(); n],
             params: vec![None; graph.params.len()],
         };
@@ -107,6 +110,7 @@ impl Analysis {
                 for v in &node.operands {
                     self.live[v.0 as usize] = true;
                     self.uses[v.0 as usize] += 1;
+                    self.users[v.0 as usize].push(node.first);
                 }
             }
             if let Op::Param { index } = node.op {
@@ -207,6 +211,11 @@ impl Analysis {
 
     pub(crate) fn is_live(&self, node: &Node) -> bool {
         self.live[node.first.0 as usize]
+    }
+
+    /// The operators that use the value, by their first results.
+    pub(crate) fn users(&self, value: Value) -> &[Value] {
+        &self.users[value.0 as usize]
     }
 
     /// True if one operator or store uses the value, once.

@@ -13,6 +13,7 @@ use neuron_ir::{Destination, Dims, Graph, GraphBuilder, Node, Op, Scalar, Shape,
 use neuron_kernels::pool::parallel_for;
 use neuron_kernels::{Kernel, KernelError};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BinaryHeap;
 
 /// Bytes of a strip, all its values counted: they stay in the second-level cache beside what streams through.
 const STRIP_BYTES: i64 = 256 << 10;
@@ -219,7 +220,8 @@ pub(crate) fn emit(p: &mut Planner, c: &Strips) -> Result<(), KernelError> {
         .flat_map(|n| (0..n.results.len() as u32).map(|r| Value(n.first.0 + r)))
         .collect();
     let results = results(p, c, &inside);
-    externals(p, c, &inside)?;
+    let parts = parts(p, c, &inside);
+    externals(p, c, &inside, &parts)?;
     let places: Vec<Place> = results.iter().map(|v| row_place(p, *v, &c.rows)).collect();
     let strip = strip_rows(p, c, rows);
     let main = Inner::new(p, c, strip, &inside).build(c, &results, &places)?;
@@ -265,33 +267,51 @@ fn results(p: &Planner, c: &Strips, inside: &FxHashSet<Value>) -> Vec<Value> {
     all
 }
 
-/// Brings into memory what the cluster reads but does not compute. Elementwise operators on the same rows before it become
-/// part of it.
-fn externals(p: &mut Planner, c: &Strips, inside: &FxHashSet<Value>) -> Result<(), KernelError> {
-    let mut stack: Vec<Value> = Vec::new();
-    let mut whole: Vec<Value> = Vec::new();
-    for i in &c.nodes {
-        let node = &p.graph.nodes[*i];
-        let (own, weights) = node.operands.split_at(with_rows(node));
-        stack.extend(own);
-        whole.extend(weights);
-    }
+/// Elementwise values before the cluster that are computed in it: on the same rows, and not wanted in memory by others.
+fn parts(p: &Planner, c: &Strips, inside: &FxHashSet<Value>) -> FxHashSet<Value> {
+    let mut parts = FxHashSet::default();
     let mut seen = FxHashSet::default();
-    while let Some(v) = stack.pop() {
+    let own = |i: &usize| {
+        let node = &p.graph.nodes[*i];
+        node.operands[..with_rows(node)].to_vec()
+    };
+    // The last value first: whoever uses a value has been looked at before it.
+    let mut open: BinaryHeap<Value> = c.nodes.iter().flat_map(own).collect();
+    while let Some(v) = open.pop() {
         if inside.contains(&v) || p.place(v).is_some() || !seen.insert(v) {
             continue;
         }
-        match is_part(p, v, &c.rows) {
-            true if is_row_free(p, v, &c.rows) => whole.push(p.graph.def(v).operands[0]),
-            true => stack.extend(p.graph.def(v).operands.clone()),
-            false if is_constant(p, v) => {}
-            false => {
-                p.realize(v)?;
-            }
+        let ours = |user: &Value| inside.contains(user) || parts.contains(user);
+        let wanted = p.facts.is_kept(v) && !(p.facts.stores(v).is_empty() && p.facts.users(v).iter().all(ours));
+        if wanted || !is_part(p, v, &c.rows) {
+            continue;
+        }
+        parts.insert(v);
+        if !is_row_free(p, v, &c.rows) {
+            open.extend(&p.graph.def(v).operands);
         }
     }
-    for v in whole {
-        if !is_constant(p, v) {
+    parts
+}
+
+/// Brings into memory what the cluster reads but does not compute.
+fn externals(
+    p: &mut Planner,
+    c: &Strips,
+    inside: &FxHashSet<Value>,
+    parts: &FxHashSet<Value>,
+) -> Result<(), KernelError> {
+    let mut needed: Vec<Value> = Vec::new();
+    for i in &c.nodes {
+        needed.extend(&p.graph.nodes[*i].operands);
+    }
+    for v in parts {
+        needed.extend(&p.graph.def(*v).operands);
+    }
+    needed.sort_unstable();
+    needed.dedup();
+    for v in needed {
+        if !inside.contains(&v) && !parts.contains(&v) && !is_constant(p, v) {
             p.realize(v)?;
         }
     }
@@ -302,11 +322,11 @@ fn is_constant(p: &Planner, v: Value) -> bool {
     matches!(p.graph.def(v).op, Op::ScalarParam { .. } | Op::Constant(_))
 }
 
-/// True if a value outside the cluster, not in memory, is computed for a strip within it.
+/// True if a value outside the cluster, not in memory, can be computed for a strip within it.
 fn is_part(p: &Planner, v: Value, rows: &Dims) -> bool {
     let node = p.graph.def(v);
     let has_rows = |v: Value| p.graph.shape(v).sizes.starts_with(rows);
-    let own = has_rows(v) && !p.facts.is_kept(v) && p.product(v).is_none();
+    let own = has_rows(v) && p.product(v).is_none();
     match &node.op {
         Op::Iota { .. } => false,
         op if op.is_pointwise() => own,

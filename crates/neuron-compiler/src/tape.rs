@@ -45,6 +45,8 @@ struct Written {
     ty: TensorType,
     value: Value,
     home: Home,
+    /// A later launch has used it.
+    used: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -97,7 +99,8 @@ fn same_layout(a: &TensorType, b: &TensorType) -> bool {
 }
 
 impl Tape {
-    /// A tape whose graph computes what its launches compute one by one, to the bit.
+    /// A tape whose graph computes what its launches compute one by one, to the bit, and all of it: what nobody looked at
+    /// before it was freed or overwritten is computed and stored too, so that whoever times operators times them.
     ///
     /// How a reduction adds depends on how its operand lies in memory, and what is not written lies row-major.
     pub fn exact() -> Tape {
@@ -131,6 +134,11 @@ impl Tape {
         if !writable {
             return false;
         }
+        for source in &sources {
+            if let Source::Value(v) | Source::View(v, _) = source {
+                self.written.iter_mut().filter(|w| w.value == *v).for_each(|w| w.used = true);
+            }
+        }
         let values = self.append(graph, addresses, sources);
         for (buffer, ty, value) in stores {
             let origin = Origin { launch: self.launches, buffer };
@@ -144,7 +152,7 @@ impl Tape {
     /// Nobody reads this memory any more, before it is written again.
     pub fn free(&mut self, address: usize, bytes: usize) {
         let freed = Extent { start: address, end: address + bytes };
-        self.written.retain(|w| !freed.contains(w.extent));
+        self.written.retain(|w| !(freed.contains(w.extent) && (w.used || !self.exact)));
     }
 
     /// How many launches there are.
@@ -217,7 +225,7 @@ impl Tape {
         let dense = extent.end - extent.start == ty.numel() as usize * ty.dtype.size();
         let covers =
             |w: &Written| (dense && extent.contains(w.extent)) || (extent == w.extent && same_layout(&w.ty, ty));
-        self.written.iter().filter(|w| w.extent.overlaps(extent)).all(covers)
+        self.written.iter().filter(|w| w.extent.overlaps(extent)).all(|w| covers(w) && (w.used || !self.exact))
             && self
                 .read
                 .iter()
@@ -290,6 +298,6 @@ impl Tape {
             Some(param) => Home::Param(param),
             None => Home::Fresh(origin),
         };
-        self.written.push(Written { extent, ty: ty.clone(), value, home });
+        self.written.push(Written { extent, ty: ty.clone(), value, home, used: false });
     }
 }
