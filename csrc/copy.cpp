@@ -44,8 +44,13 @@ void wait_for(c10::DeviceIndex device) {
   check_waiting([&] { return neuron_host_access(device, neuron_current_stream(device)); });
 }
 
-// An unsigned type of the same width: what a copy without conversion may treat an element as.
-c10::ScalarType bits_of(size_t width) {
+// What a copy without conversion treats an element as: the kernels keep the bits of all but half floats, whose NaNs they
+// make canonical, and do not know complex numbers.
+c10::ScalarType bits_of(c10::ScalarType dtype) {
+  if (dtype == at::kFloat || dtype == at::kDouble || c10::isIntegralType(dtype, /*includeBool=*/true)) {
+    return dtype;
+  }
+  const auto width = c10::elementSize(dtype);
   return width == 1 ? at::kByte : width == 2 ? at::kShort : width == 4 ? at::kInt : at::kLong;
 }
 
@@ -62,7 +67,7 @@ void order_after(c10::DeviceIndex device, c10::DeviceIndex other) {
 // Copies by a plan of these layouts; either side may be host memory.
 void launch_copy(const at::Tensor& to, const at::Tensor& from, c10::DeviceIndex device, bool same_bits) {
   const auto as = [&](const at::Tensor& t) {
-    return Operand{&t, same_bits ? bits_of(t.dtype().itemsize()) : t.scalar_type()};
+    return Operand{&t, same_bits ? bits_of(t.scalar_type()) : t.scalar_type()};
   };
   static const int32_t copy = internal_operator("neuron::copy");
   launch_internal(copy, {as(from), as(to)}, device);

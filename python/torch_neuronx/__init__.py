@@ -63,6 +63,7 @@ if _failure is not None:
 # Where the names of this package live. They are loaded on first use, which keeps `import torch` quick.
 _LAZY = {
     "clear_op_tracking": "torch_neuronx.op_tracking",
+    "explain_compiled": "torch_neuronx.neuron_dynamo_backend.graphs",
     "get_executed_ops": "torch_neuronx.op_tracking",
     "get_fallback_ops": "torch_neuronx.op_tracking",
     "get_fallback_reasons": "torch_neuronx.op_tracking",

@@ -110,6 +110,30 @@ impl Tape {
     /// Adds a launch of `graph` with so many scalars, and its buffers at these addresses: arguments, then new tensors. False, and nothing is
     /// added, where this tape cannot follow what it does to memory.
     pub fn push(&mut self, graph: &Graph, addresses: &[usize], scalars: usize) -> bool {
+        if let Some(typed) = self.typed_copy(graph, addresses) {
+            return self.push_typed(&typed, addresses, scalars);
+        }
+        self.push_typed(graph, addresses, scalars)
+    }
+
+    /// A copy of bits, as a copy of the numbers that were stored there; those are not changed by it.
+    fn typed_copy(&self, graph: &Graph, addresses: &[usize]) -> Option<Graph> {
+        let [output] = &graph.outputs[..] else { return None };
+        let Op::Param { index } = graph.def(output.value).op else { return None };
+        let (own, extent) = (graph.params[index].dtype, Extent::new(addresses[index], &graph.params[index]));
+        let mut overlapping = self.written.iter().filter(|w| w.extent.overlaps(extent));
+        let dtype = overlapping.next()?.ty.dtype;
+        if overlapping.next().is_some() || dtype == own || dtype.size() != own.size() {
+            return None;
+        }
+        let mut typed = graph.clone();
+        typed.params.iter_mut().for_each(|p| p.dtype = dtype);
+        typed.nodes.iter_mut().flat_map(|n| &mut n.results).for_each(|r| r.dtype = dtype);
+        typed.outputs[0].layout.dtype = dtype;
+        graph.nodes.iter().all(|n| matches!(n.op, Op::Param { .. })).then_some(typed)
+    }
+
+    fn push_typed(&mut self, graph: &Graph, addresses: &[usize], scalars: usize) -> bool {
         if self.exact && !graph.outputs.iter().all(|o| o.layout.is_contiguous()) {
             return false;
         }

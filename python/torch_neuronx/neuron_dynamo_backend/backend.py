@@ -9,7 +9,7 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.utils import counters
 
-from torch_neuronx.neuron_dynamo_backend import metrics
+from torch_neuronx.neuron_dynamo_backend import metrics, rng
 from torch_neuronx.neuron_dynamo_backend.graphs import CompiledGraph
 from torch_neuronx.neuron_dynamo_backend.naming import get_model_name
 
@@ -57,6 +57,7 @@ def _compile(module: torch.fx.GraphModule, inputs: list[Any], model_name: str) -
     timestamp, start = time.time(), time.perf_counter_ns()
     calls = [node for node in module.graph.nodes if node.op == "call_function"]
     has_collectives = any(getattr(node.target, "namespace", "") == "_c10d_functional" for node in calls)
+    rng.use_this_device(module)
     graph = CompiledGraph(module, model_name)
 
     def compiled(args: list[Any]) -> tuple[Any, ...]:

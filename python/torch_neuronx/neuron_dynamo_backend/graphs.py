@@ -9,6 +9,7 @@ import collections
 import operator
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,6 +21,8 @@ from torch_neuronx import _C
 
 MOST_SPECIALISATIONS = 64
 """Recordings kept for a graph; with more, the oldest is dropped."""
+
+_graphs: "weakref.WeakSet[CompiledGraph]" = weakref.WeakSet()
 
 _NAMESPACES = {"aten", "prims", "neuron", "_operator", "builtins", "math"}
 
@@ -89,6 +92,7 @@ class CompiledGraph:
         self._parts: fx.GraphModule | None = None
         self._eager = False
         self._lock = threading.RLock()
+        _graphs.add(self)
 
     def __call__(self, args: list[Any]) -> tuple[Any, ...]:
         inputs = list(args)
@@ -225,3 +229,19 @@ def _outputs(results: Any, inputs: list[Any]) -> tuple[list[Any] | None, list[to
             makers.append(lambda args, made, k=len(fresh): made[k])
             fresh.append(r)
     return makers, fresh
+
+
+def explain_compiled() -> str:
+    """What became of the graphs that ``torch.compile(backend="neuron")`` has compiled in this process.
+
+    A paragraph per graph: how often it was recorded, and for each recording the operators, the programs and kernels they
+    became, and the bytes that exist only while it runs; then what is not part of a recording, and why.
+    """
+    lines = []
+    for graph in sorted(_graphs, key=lambda g: g.name):
+        lines.append(f"{graph.name}: {graph.recorded} recordings")
+        for s in graph.specialisations:
+            operators, programs, kernels, scratch = s.graph.summary()
+            lines.append(f"  {operators} operators in {programs} programs of {kernels} kernels, {scratch} temporary bytes")
+        lines += [f"  not recorded: {what}: {why}" for what, why in graph.reasons.items()]
+    return "\n".join(lines)
