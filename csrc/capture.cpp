@@ -84,8 +84,8 @@ PyObject* replay(const NeuronGraph* graph, PyObject* input_list) {
   const size_t* storage_bytes = nullptr;
   const uint64_t* random = nullptr;
   size_t counts[4];
-  const auto device = static_cast<c10::DeviceIndex>(
-      neuron_graph_describe(graph, &inputs, &outputs, &storage_bytes, &random, &counts));
+  const auto device =
+      static_cast<c10::DeviceIndex>(neuron_graph_describe(graph, &inputs, &outputs, &storage_bytes, &random, &counts));
   const auto tensors = unpack(input_list);
   if (tensors.size() != counts[0]) {
     Py_RETURN_NONE;
@@ -111,7 +111,7 @@ PyObject* replay(const NeuronGraph* graph, PyObject* input_list) {
     seeds.push_back({seed, offset});
   }
   check(neuron_graph_launch(
-      graph, addresses.data(), storages.data(), reinterpret_cast<const uint64_t(*)[2]>(seeds.data()), device,
+      graph, addresses.data(), storages.data(), reinterpret_cast<const uint64_t (*)[2]>(seeds.data()), device,
       neuron_current_stream(device)));
   THPObjectPtr list(PyList_New(static_cast<Py_ssize_t>(counts[1])));
   for (size_t i = 0; list && i < counts[1]; ++i) {

@@ -44,8 +44,8 @@ void wait_for(c10::DeviceIndex device) {
   check_waiting([&] { return neuron_host_access(device, neuron_current_stream(device)); });
 }
 
-// What a copy without conversion treats an element as: the kernels keep the bits of all but half floats, whose NaNs they
-// make canonical, and do not know complex numbers.
+// What a copy without conversion treats an element as: the kernels keep the bits of all but half floats, whose NaNs
+// they make canonical, and do not know complex numbers.
 c10::ScalarType bits_of(c10::ScalarType dtype) {
   if (dtype == at::kFloat || dtype == at::kDouble || c10::isIntegralType(dtype, /*includeBool=*/true)) {
     return dtype;

@@ -13,8 +13,8 @@ extern "C" bool neuron_glue_initialize();
 // torch.Event.elapsed_time refuses subclasses.
 extern "C" PyObject* neuron_elapsed_time(PyObject* start, PyObject* end);
 
-// Ends the calling thread's recording; lists of tensors. False with the Python exception set on failure; a null graph where
-// it cannot be replayed.
+// Ends the calling thread's recording; lists of tensors. False with the Python exception set on failure; a null graph
+// where it cannot be replayed.
 extern "C" bool neuron_capture_finish(PyObject* inputs, PyObject* outputs, NeuronGraph** graph);
 
 // The new outputs for these inputs, as a list; None where the inputs have other layouts than the recording's.

@@ -106,6 +106,12 @@ thread_local! {
 struct Line(#[expect(dead_code, reason = "space that kernels write through pointers")] [u8; ALIGNMENT]);
 
 impl Program {
+    /// A program of kernels that come from no graph; a launch has so many buffers. It is never joined with others.
+    pub fn of_steps(steps: Vec<Step>, buffers: usize) -> Program {
+        let params = vec![TensorType::contiguous(neuron_ir::DType::U8, &[]); buffers];
+        Program::new(Graph { params, ..Graph::default() }, steps, 0)
+    }
+
     /// A program of these steps, which compute what the graph says.
     pub(crate) fn new(graph: Graph, steps: Vec<Step>, workspace: usize) -> Program {
         static IDS: AtomicU64 = AtomicU64::new(0);

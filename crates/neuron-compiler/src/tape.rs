@@ -68,7 +68,7 @@ enum Source {
     /// It does not look at it.
     Unused,
     Value(Value),
-    View(Value, View),
+    View(Value, Box<View>),
     Memory,
 }
 
@@ -238,10 +238,10 @@ impl Tape {
         }
         let bytes = address - w.extent.start;
         let size = ty.dtype.size();
-        if bytes % size != 0 {
+        if !bytes.is_multiple_of(size) {
             return None;
         }
-        views::view(&w.ty, (bytes / size) as i64, ty).map(|view| Source::View(w.value, view))
+        views::view(&w.ty, (bytes / size) as i64, ty).map(|view| Source::View(w.value, Box::new(view)))
     }
 
     /// Whether a store leaves no older one, and no argument, half overwritten.

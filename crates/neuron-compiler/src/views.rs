@@ -122,7 +122,7 @@ mod tests {
         for (dim, (start, size)) in view.ranges.iter().enumerate() {
             let inner: i64 = sizes[dim + 1..].iter().product();
             let extent = sizes[dim];
-            let keep = |i: usize| ((i as i64 / inner) % extent - start) as u64 <= *size as u64 - 1;
+            let keep = |i: usize| (((i as i64 / inner) % extent - start) as u64) < *size as u64;
             memory = memory.into_iter().enumerate().filter(|(i, _)| keep(*i)).map(|(_, m)| m).collect();
             sizes[dim] = *size;
         }

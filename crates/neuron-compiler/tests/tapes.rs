@@ -232,7 +232,7 @@ fn memory() -> Vec<u64> {
     // Bytes that are moderate numbers as f32 and as bf16.
     (0..MEMORY as u64 / 8)
         .map(|i| {
-            let half = |k: u64| 0x3f00 + ((i * 4 + k) * 2_654_435_761 >> 7) % 0x100 + ((i + k) & 1) * 0x8000;
+            let half = |k: u64| 0x3f00 + (((i * 4 + k) * 2_654_435_761) >> 7) % 0x100 + ((i + k) & 1) * 0x8000;
             half(0) | half(1) << 16 | half(2) << 32 | half(3) << 48
         })
         .collect()

@@ -56,7 +56,7 @@ fn main() -> Result<(), Error> {
     let program = |cost| {
         let buffers = (0..3).map(Slot::argument).collect();
         let step = Step { kernel: Box::new(Nothing(cost)), buffers, scalars: Default::default() };
-        Arc::new(Program::new(vec![step], 3, 0))
+        Arc::new(Program::of_steps(vec![step], 3))
     };
     let buffers = [held[0], held[1], held[2]];
     let (short, long) = (program(10), program(100_000));

@@ -35,7 +35,7 @@ impl Kernel for Count {
 
 fn program(cost: u64) -> Arc<Program> {
     let buffers = [Slot::argument(0)].into_iter().collect();
-    Arc::new(Program::new(vec![Step { kernel: Box::new(Count(cost)), buffers, scalars: Default::default() }], 1, 0))
+    Arc::new(Program::of_steps(vec![Step { kernel: Box::new(Count(cost)), buffers, scalars: Default::default() }], 1))
 }
 
 fn launch(

@@ -174,7 +174,7 @@ class CompiledGraph:
             numbers[n.name] = len(kinds) - 1
         try:
             parts = split_module(self.module, None, lambda n: numbers.get(n.name, 0), keep_original_order=True)
-        except Exception as error:  # noqa: BLE001 - a graph that cannot be split runs as it is
+        except Exception as error:
             warnings.warn(f"graph {self.name} runs operator by operator: it cannot be split: {error}", stacklevel=2)
             self._eager = True
             return
@@ -226,7 +226,8 @@ def _outputs(results: Any, inputs: list[Any]) -> tuple[list[Any] | None, list[to
                 )
             )
         else:
-            makers.append(lambda args, made, k=len(fresh): made[k])
+            number = len(fresh)
+            makers.append(lambda args, made, k=number: made[k])
             fresh.append(r)
     return makers, fresh
 
@@ -242,6 +243,8 @@ def explain_compiled() -> str:
         lines.append(f"{graph.name}: {graph.recorded} recordings")
         for s in graph.specialisations:
             operators, programs, kernels, scratch = s.graph.summary()
-            lines.append(f"  {operators} operators in {programs} programs of {kernels} kernels, {scratch} temporary bytes")
+            lines.append(
+                f"  {operators} operators in {programs} programs of {kernels} kernels, {scratch} temporary bytes"
+            )
         lines += [f"  not recorded: {what}: {why}" for what, why in graph.reasons.items()]
     return "\n".join(lines)
