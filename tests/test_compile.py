@@ -295,3 +295,26 @@ def test_two_devices_and_streams():
             y = c(x)
         torch.neuron.synchronize(device)
         assert y.tolist() == [3.0] * 4
+
+
+def test_the_default_backend_is_chosen_by_device(compiled_graphs):
+    c = torch.compile(lambda x: (x * 2).relu() + 1)
+    x = torch.randn(8, device="neuron")
+    for _ in range(TIMES):
+        torch.testing.assert_close(c(x), (x * 2).relu() + 1)
+    assert [g.recorded for g in compiled_graphs()] == [1]
+    with pytest.warns(UserWarning, match="one mode"):
+        torch.compile(lambda x: x - 1, mode="reduce-overhead")(x)
+    with pytest.warns(UserWarning, match="are Inductor's"):
+        torch.compile(lambda x: x - 3, options={"max_autotune": True})(x)
+
+
+def test_the_cpu_keeps_inductor(monkeypatch):
+    seen = []
+    import torch._inductor.compile_fx
+
+    original = torch._inductor.compile_fx.compile_fx
+    monkeypatch.setattr(torch._inductor.compile_fx, "compile_fx", lambda *a, **k: seen.append(1) or original(*a, **k))
+    x = torch.randn(8)
+    torch.testing.assert_close(torch.compile(lambda x: x * 3 + 1)(x), x * 3 + 1)
+    assert seen

@@ -44,9 +44,9 @@ def _register() -> None:
     for name in ("amp", "memory", "random", "streams", "_utils"):
         sys.modules[f"torch.neuron.{name}"] = importlib.import_module(f"torch_neuronx.neuron.{name}")
     importlib.import_module("torch_neuronx._reductions").register()
-    importlib.import_module("torch_neuronx._import_hook").when_imported(
-        "torch._dynamo.device_interface", "torch_neuronx._device_interface"
-    )
+    hooks = importlib.import_module("torch_neuronx._import_hook")
+    hooks.when_imported("torch._dynamo.device_interface", "torch_neuronx._device_interface")
+    hooks.when_imported("torch._dynamo.backends.registry", "torch_neuronx._default_backend")
 
 
 try:

@@ -22,6 +22,7 @@ def neuron_backend(
     *,
     mode: str | None = None,
     options: dict[str, Any] | None = None,
+    name: str | None = None,
 ) -> Callable[..., Any]:
     """Compiles a graph that Dynamo captured, forward and backward.
 
@@ -34,13 +35,14 @@ def neuron_backend(
         mode: only ``"default"``; others warn and mean the same.
         options: ``model_name``, the name in :func:`torch_neuronx.get_dynamo_metrics`; ``dynamic`` and
             ``fallback_execution`` are accepted. ``ValueError`` for others.
+        name: what ``torch.compile`` was given as that; it names graphs where ``model_name`` does not.
     """
     options = dict(options or {})
     if unknown := sorted(set(options) - set(_OPTIONS)):
         raise ValueError(f"Unknown options for backend 'neuron': {unknown}. Known: {list(_OPTIONS)}")
     if mode not in (None, "default"):
         warnings.warn(f"Backend 'neuron' has one mode, 'default'; mode={mode!r} is taken as that", stacklevel=2)
-    model_name = options.get("model_name") or get_model_name()
+    model_name = options.get("model_name") or name or get_model_name()
 
     def compiler(module: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         return _compile(module, inputs, model_name)
