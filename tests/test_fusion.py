@@ -182,3 +182,14 @@ print(torch_neuronx.get_fusion_counters()["fused"])
     env = {**os.environ, "NEURON_EAGER_FUSION": "0"}
     result = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "0"
+
+
+def test_compiled_graphs_pile_up_like_any_launch():
+    compiled = torch.compile(softmax, backend="neuron")
+    x, w = torch.randn(1024, 512, device="neuron"), torch.randn(512, device="neuron")
+
+    def f():
+        return [compiled(x + i, w) for i in range(4)]
+
+    for got, i in zip(piled_up(f), range(4), strict=True):
+        torch.testing.assert_close(got, softmax(x + i, w))

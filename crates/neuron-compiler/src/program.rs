@@ -137,7 +137,7 @@ impl Program {
 
     /// The program with its workspace as the last buffer of a launch: memory that its caller accounts for.
     pub fn with_outer_workspace(self) -> Program {
-        Program { outer_workspace: true, direct: false, ..self }
+        Program { outer_workspace: true, direct: false, fuses: false, ..self }
     }
 
     /// Runs the kernels in order.

@@ -318,8 +318,14 @@ fn externals(
     Ok(())
 }
 
+/// True for numbers of the launch or the graph, converted or not: a cluster has its own.
 fn is_constant(p: &Planner, v: Value) -> bool {
-    matches!(p.graph.def(v).op, Op::ScalarParam { .. } | Op::Constant(_))
+    let node = p.graph.def(v);
+    match node.op {
+        Op::ScalarParam { .. } | Op::Constant(_) => true,
+        Op::Convert => node.results[0].rank() == 0 && is_constant(p, node.operands[0]),
+        _ => false,
+    }
 }
 
 /// True if a value outside the cluster, not in memory, can be computed for a strip within it.
@@ -450,7 +456,7 @@ impl<'p, 'g> Inner<'p, 'g> {
         let value = if let Some(place) = self.p.place(v).cloned() {
             self.argument(v, place)?
         } else if is_constant(self.p, v) {
-            self.g.op(node.op.clone(), &[], node.results[0].clone())
+            self.shared(v)
         } else if is_row_free(self.p, v, &self.rows) && !self.inside.contains(&v) {
             let inner = self.shared(node.operands[0]);
             // The repeated dimensions become the one of the rows.
@@ -494,7 +500,8 @@ impl<'p, 'g> Inner<'p, 'g> {
             }
             None => {
                 let node = self.p.graph.def(v);
-                self.g.op(node.op.clone(), &[], node.results[0].clone())
+                let operands: Vec<Value> = node.operands.iter().map(|v| self.shared(*v)).collect();
+                self.g.op(node.op.clone(), &operands, node.results[0].clone())
             }
         };
         self.shared.insert(v, value);

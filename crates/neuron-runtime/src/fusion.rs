@@ -94,7 +94,9 @@ pub(crate) fn next(batch: &[Work]) -> (usize, Option<Arc<Fused>>) {
         return (end.max(1), None);
     }
     let run = &batch[..end];
-    (end, find(run, &launches_of(run)))
+    // A fault in here must not end the executor: the launches then run one by one.
+    let found = catch_unwind(AssertUnwindSafe(|| find(run, &launches_of(run))));
+    (end, found.unwrap_or_default())
 }
 
 fn launches_of(run: &[Work]) -> SmallVec<[&Launch; LONGEST]> {
@@ -149,6 +151,8 @@ fn find(run: &[Work], launches: &[&Launch]) -> Option<Arc<Fused>> {
                 return None;
             }
         }
+        // Should this panic, the run is not tried again.
+        runs.insert(key.clone().into_boxed_slice(), Known::Alone);
         let fused = compile(run).map(Arc::new);
         COMPILED.fetch_add(1, Ordering::Relaxed);
         let known = fused.clone().map_or(Known::Alone, Known::Fused);
@@ -211,8 +215,7 @@ fn compile(run: &[Work]) -> Option<Fused> {
     let mut finish = |tape: &mut Tape, launches: std::ops::Range<usize>| -> Option<()> {
         let joined = std::mem::replace(tape, Tape::exact()).finish(|_, _| true);
         if !launches.is_empty() {
-            let compiled = catch_unwind(AssertUnwindSafe(|| neuron_compiler::compile(&joined.graph)));
-            let program = compiled.ok()?.ok()?;
+            let program = neuron_compiler::compile(&joined.graph).ok()?;
             parts.push(Part { program, buffers: joined.buffers, launches });
         }
         Some(())
