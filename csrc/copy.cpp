@@ -3,6 +3,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/_local_scalar_dense_native.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/view_as_real.h>
 #include <torch/library.h>
 
 #include "call.h"
@@ -106,6 +107,17 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
   }
   const bool same_bits = self.scalar_type() == from.scalar_type() && self.is_conj() == from.is_conj() &&
                          self.is_neg() == from.is_neg() && self.dtype().itemsize() <= 8;
+  const auto plain = [](const at::Tensor& t) { return !t.is_conj() && !t.is_neg(); };
+  if (!same_bits && self.is_complex() && plain(self) && plain(from)) {
+    const at::Tensor parts = at::view_as_real(self);
+    if (from.is_complex()) {
+      parts.copy_(at::view_as_real(from), non_blocking);
+    } else {
+      parts.select(-1, 0).copy_(from, non_blocking);
+      parts.select(-1, 1).zero_();
+    }
+    return self;
+  }
   if (!same_bits && !(has_kernel(self) && has_kernel(from))) {
     copy_on_host(self, from);
     return self;

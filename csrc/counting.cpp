@@ -143,6 +143,9 @@ Edges even_edges(
       low = (*range)[2 * d];
       high = (*range)[2 * d + 1];
     } else if (self.numel() > 0) {
+      const auto dtype = self.scalar_type();
+      TORCH_CHECK_NOT_IMPLEMENTED(
+          dtype == at::kFloat || dtype == at::kDouble, "\"histogramdd\" not implemented for '", dtype, "'");
       low = self.select(-1, d).min().item().toDouble();
       high = self.select(-1, d).max().item().toDouble();
     }

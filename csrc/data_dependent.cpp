@@ -92,10 +92,16 @@ at::Tensor histc(const at::Tensor& self, int64_t bins, const c10::Scalar& min, c
   }
   TORCH_CHECK(std::isfinite(low) && std::isfinite(high), "range of [", low, ", ", high, "] is not finite");
   TORCH_CHECK(low < high, "torch.histc: max must be larger than min");
-  const at::Tensor values = self.reshape(-1).to(self.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
-  const at::Tensor inside = values.ge(low).logical_and_(values.le(high));
+  // As on the CPU every step rounds to the dtype, the bounds too.
+  const auto dtype = self.is_floating_point() ? self.scalar_type() : at::kFloat;
+  const at::Tensor values = self.reshape(-1).to(dtype);
+  const at::Tensor bounds = at::cat({at::full({1}, low, values.options()), at::full({1}, high, values.options())});
+  const at::Tensor least = bounds.narrow(0, 0, 1);
+  const at::Tensor most = bounds.narrow(0, 1, 1);
+  const at::Tensor inside = values.ge(least).logical_and_(values.le(most));
   // The upper bound belongs to the last bin.
-  const at::Tensor bin = values.sub(low).div_(high - low).mul_(bins).floor_().clamp_(0, bins - 1).to(at::kLong);
+  const at::Tensor place = values.sub(least).mul_(bins).div_(most.sub(least));
+  const at::Tensor bin = place.floor_().clamp_(0, bins - 1).to(at::kLong);
   return at::empty({bins}, self.options()).zero_().scatter_add_(0, bin.where(inside, 0), inside.to(self.scalar_type()));
 }
 

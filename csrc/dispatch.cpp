@@ -5,6 +5,7 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/native/Resize.h>
+#include <ATen/ops/view_as_real.h>
 #include <torch/library.h>
 
 #include <unordered_set>
@@ -115,6 +116,20 @@ void check_holds(c10::ScalarType dtype, const c10::Scalar& number) {
   }
   AT_DISPATCH_ALL_TYPES_AND_COMPLEX_AND4(
       at::kBool, at::kHalf, at::kBFloat16, at::kComplexHalf, dtype, "fill", [&] { (void)number.to<scalar_t>(); });
+}
+
+// Fills a complex tensor: its real and its imaginary parts. False where the number is not at hand.
+bool fill_complex(const at::Tensor& self, const c10::IValue& number) {
+  if (self.is_conj() || self.is_neg() || (number.isTensor() && is_neuron(number.toTensor().unsafeGetTensorImpl()))) {
+    return false;
+  }
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const auto value = number.isTensor() ? number.toTensor().item() : number.isNone() ? c10::Scalar(0) : number.toScalar();
+  const auto parts = at::view_as_real(self);
+  const auto whole = value.toComplexDouble();
+  parts.select(-1, 0).fill_(whole.real());
+  parts.select(-1, 1).fill_(whole.imag());
+  return true;
 }
 
 // PyTorch's own refusals of overlapping memory: within what is written, as it is given, ...
@@ -344,6 +359,12 @@ void BoxedOperator::operator()(
   }
   const auto arguments = torch::jit::last(*stack, signature_.kinds.size());
   const bool mutates = !signature_.mutated.empty();
+  if (signature_.fills && arguments[0].toTensor().is_complex() &&
+      is_neuron(arguments[0].toTensor().unsafeGetTensorImpl()) &&
+      fill_complex(arguments[0].toTensor(), arguments.size() > 1 ? arguments[1] : c10::IValue())) {
+    torch::jit::drop(*stack, arguments.size() - 1); // what is left is the tensor, the result
+    return;
+  }
   Call call;
   call.read(op_, signature_.kinds, mutates, signature_.values_matter, arguments);
   if (call.device < 0) {

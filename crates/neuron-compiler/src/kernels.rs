@@ -326,7 +326,14 @@ fn in_place(p: &Planner, node: &Node, base: &Place, rest: &[Place]) -> Option<us
 }
 
 fn loss(p: &mut Planner, node: &Node) -> Emitted {
-    let operands = realize_all(p, &node.operands)?;
+    let mut operands = realize_all(p, &node.operands)?;
+    // The weights are the last operand, and the kernels take them row-major.
+    if let (Op::NllLoss { weight: true, .. } | Op::NllLossBackward { weight: true, .. }, [.., weight]) =
+        (&node.op, &node.operands[..])
+    {
+        operands.pop();
+        operands.push(p.realize_contiguous(*weight)?);
+    }
     let out = p.result(node.first);
     match &node.op {
         Op::NllLoss { reduction, ignore_index, weight } => {

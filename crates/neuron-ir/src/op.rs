@@ -152,6 +152,12 @@ pub enum CheckOp {
     Deviation,
     /// Not negative: rates of `poisson`.
     Rate,
+    /// In [0, 1]: targets of `binary_cross_entropy`.
+    Target,
+    /// Negative: classes of a loss, less the number of classes.
+    Class,
+    /// 0: what the lengths of segments are more than the dimension.
+    Excess,
 }
 
 /// An operator. Operands are listed as `(a, b, ...)`; unless said otherwise there is one result.

@@ -19,6 +19,9 @@ pub const fn message(op: CheckOp) -> &'static str {
         CheckOp::Prediction => "all elements of input should be between 0 and 1",
         CheckOp::Deviation => "normal expects all elements of std >= 0.0",
         CheckOp::Rate => "invalid Poisson rate, expected rate to be non-negative",
+        CheckOp::Target => "all elements of target should be between 0 and 1",
+        CheckOp::Excess => "Expected all rows of lengths along axis to sum to the size of data along it",
+        CheckOp::Class => "target out of range: expected classes below their number",
     }
 }
 
@@ -49,8 +52,10 @@ impl Check {
         let (low, high) = match self.op {
             CheckOp::Weight => (0.0, f64::MAX),
             CheckOp::Total => (f64::from_bits(1), f64::INFINITY),
-            CheckOp::Probability | CheckOp::Prediction => (0.0, 1.0),
+            CheckOp::Probability | CheckOp::Prediction | CheckOp::Target => (0.0, 1.0),
+            CheckOp::Excess => (0.0, 0.0),
             CheckOp::Deviation | CheckOp::Rate => (0.0, f64::INFINITY),
+            CheckOp::Class => (f64::NEG_INFINITY, -1.0),
         };
         let from = Input(from);
         let failed = AtomicBool::new(false);

@@ -265,7 +265,16 @@ impl DistanceBackward {
 #[inline(always)]
 fn accumulate<C: Power>(norm: Norm, grad: C, distance: C, x: &[C], y: &[C], out: &mut [C]) {
     let one = C::of(1.0);
-    let signed = |d: C, v: C| if d > C::ZERO { v } else { C::ZERO - v };
+    // NaN has no sign: the gradient is NaN.
+    let signed = |d: C, v: C| {
+        if d > C::ZERO {
+            v
+        } else if d < C::ZERO {
+            C::ZERO - v
+        } else {
+            d
+        }
+    };
     let mut each = |f: &dyn Fn(C) -> C| {
         for ((out, a), b) in out.iter_mut().zip(x).zip(y) {
             *out += f(*a - *b);

@@ -55,6 +55,9 @@ pub enum KernelError {
     /// An element that an operator does not take, in PyTorch's words. PyTorch raises `RuntimeError` on the CPU.
     #[error("{0}")]
     InvalidElement(&'static str),
+    /// As [`KernelError::InvalidElement`], with the values that do not fit.
+    #[error("{0}")]
+    InvalidValue(String),
     /// An integer division by zero. PyTorch raises `RuntimeError("ZeroDivisionError")`.
     #[error("ZeroDivisionError")]
     ZeroDivision,

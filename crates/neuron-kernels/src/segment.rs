@@ -72,7 +72,9 @@ impl Segments {
         for row in offsets.chunks(per_row) {
             let wrong = row.windows(2).find(|w| w[0] < 0 || w[1] < w[0] || w[1] > self.size as i64);
             if let Some(w) = wrong {
-                return Err(KernelError::IndexOutOfRange { index: w[1], dim: 0, size: self.size as i64 });
+                let what = "Expected segment_length >= 0 to be true, but got false.";
+                let message = format!("{what} A segment goes from {} to {} of {} elements", w[0], w[1], self.size);
+                return Err(KernelError::InvalidValue(message));
             }
         }
         let average = (self.outer * self.size * self.inner / count).max(1);

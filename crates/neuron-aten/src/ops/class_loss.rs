@@ -2,7 +2,7 @@
 
 use super::Row;
 use crate::lower::{Lower, LowerError, Lowered, Typed};
-use neuron_ir::{BinaryOp, CtcOp, DType, Dims, Op, ReduceOp, Shape, Value};
+use neuron_ir::{BinaryOp, CheckOp, CtcOp, DType, Dims, Op, ReduceOp, Shape, Value};
 
 pub(super) const ROWS: &[Row] = &[
     (&["aten::nll_loss2d_forward", "aten::nll_loss2d_forward.output"], nll_loss_2d),
@@ -197,6 +197,7 @@ fn margin(l: &mut Lower, i: usize, (n, c): (i64, i64)) -> Result<Margin, LowerEr
     let class = l.tensor(i + 1)?;
     let class = l.g.convert(class, DType::I64);
     let class = l.g.reshape(class, &[n, 1]);
+    require_classes(l, class, 0, c);
     let own = gather(l, x, 1, class);
     let margin = l.scalar(i + 3)?;
     let dtype = l.g.dtype(x);
@@ -293,6 +294,16 @@ struct Labels {
     names: Value,
 }
 
+/// Makes a launch fail where a class is not from `least` to below `c`, as the CPU's kernels do.
+fn require_classes(l: &mut Lower, class: Value, least: i64, c: i64) {
+    let class = l.g.convert(class, DType::F64);
+    let below = l.with_constant(BinaryOp::Sub, class, c as f64);
+    let before = l.constant(DType::F64, (least - 1) as f64);
+    let above = l.bin(BinaryOp::Sub, before, class);
+    let nearest = l.bin(BinaryOp::Maximum, below, above);
+    l.require(CheckOp::Class, nearest);
+}
+
 /// Argument `i`: the targets are those before the first negative entry.
 fn labels(l: &mut Lower, i: usize, (n, c): (i64, i64)) -> Result<Labels, LowerError> {
     if n * c * c > MOST_PAIRS {
@@ -309,6 +320,8 @@ fn labels(l: &mut Lower, i: usize, (n, c): (i64, i64)) -> Result<Labels, LowerEr
     let valid = l.g.convert(running, DType::Bool);
     let class = l.g.select(valid, target, zero);
     let class = once(l, class);
+    // What comes after the first negative one does not count, but has to be one.
+    require_classes(l, target, -1, c);
     let (valid, column) = (l.g.reshape(valid, &[n, c, 1]), l.g.reshape(class, &[n, c, 1]));
     let classes = position(l, &[n, c, c], 2);
     let same = l.bin(BinaryOp::Eq, classes, column);

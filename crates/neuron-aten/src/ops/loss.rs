@@ -196,6 +196,10 @@ fn binary_cross_entropy(l: &mut Lower) -> Lowered {
     let dtype = l.ty(0)?.dtype;
     let prediction = l.tensor(0)?;
     l.require(CheckOp::Prediction, prediction);
+    if l.ty(1)?.dtype.is_float() {
+        let target = l.tensor(1)?;
+        l.require(CheckOp::Target, target);
+    }
     let (x, target) = (l.operand(0, dtype)?, l.operand(1, dtype)?);
     let negative = l.un(UnaryOp::Neg, x);
     let rest = l.un(UnaryOp::Log1p, negative);

@@ -97,6 +97,9 @@ fn unfold_backward(l: &mut Lower) -> Lowered {
         let value = if out.rank() == 0 && grad.numel() == 1 { l.g.reshape(x, &[]) } else { zero };
         return l.store_value(value);
     }
+    if grad.rank() != out.rank() + 1 || grad.sizes[out.rank()] != size {
+        return Err(LowerError::unsupported("a gradient that is not of windows"));
+    }
     let windows = grad.sizes[dim];
     let last = grad.rank() as i64 - 1;
     let mut permutation: Dims = (0..last).collect();

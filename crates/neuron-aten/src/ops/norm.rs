@@ -17,6 +17,18 @@ fn normalized(l: &Lower, i: usize) -> Result<usize, LowerError> {
     l.ints(i).map(|s| s.len()).ok_or_else(|| LowerError::unsupported("no normalized_shape"))
 }
 
+/// Refuses weights, or an input, that `normalized_shape`, argument `i`, is not the shape of: the kernels take it from that.
+fn check_shapes(l: &Lower, input: usize, i: usize, weights: &[usize]) -> Lowered {
+    let shape = l.ints(i).unwrap_or_default();
+    let fits = |sizes: &[i64], whole: bool| if whole { *sizes == *shape } else { sizes.ends_with(&shape) };
+    let weights_fit = weights.iter().all(|w| !l.has_tensor(*w) || l.ty(*w).is_ok_and(|t| fits(&t.sizes, true)));
+    if weights_fit && fits(&l.ty(input)?.sizes, false) {
+        Ok(())
+    } else {
+        Err(LowerError::unsupported("weights or an input of another shape than normalized_shape"))
+    }
+}
+
 /// The shape of the statistics: extent 1 in the normalised dimensions.
 fn statistics(sizes: &[i64], dims: usize, dtype: DType) -> Shape {
     let mut shape = Shape::new(dtype, sizes);
@@ -54,6 +66,7 @@ fn layer_norm(l: &mut Lower) -> Lowered {
         return Ok(());
     }
     check_input(l, 0)?;
+    check_shapes(l, 0, 1, &[2, 3])?;
     let dims = normalized(l, 1)?;
     let mut operands = vec![l.tensor(0)?];
     for i in [2, 3] {
@@ -81,6 +94,7 @@ fn layer_norm_backward(l: &mut Lower) -> Lowered {
         return Ok(());
     }
     check_input(l, 1)?;
+    check_shapes(l, 1, 2, &[5, 6])?;
     let dims = normalized(l, 2)?;
     let weight = l.has_tensor(5);
     let mut operands = vec![l.tensor(0)?, l.tensor(1)?, l.tensor(3)?, l.tensor(4)?];
@@ -108,6 +122,7 @@ fn rms_norm(l: &mut Lower) -> Lowered {
         return Ok(());
     }
     check_input(l, 0)?;
+    check_shapes(l, 0, 1, &[2])?;
     let dims = normalized(l, 1)?;
     let weight = l.has_tensor(2);
     let mut operands = vec![l.tensor(0)?];
@@ -128,6 +143,7 @@ fn rms_norm_backward(l: &mut Lower) -> Lowered {
         return Ok(());
     }
     check_input(l, 1)?;
+    check_shapes(l, 1, 2, &[4])?;
     let dims = normalized(l, 2)?;
     let weight = l.has_tensor(4);
     let mut operands = vec![l.tensor(0)?, l.tensor(1)?, l.tensor(3)?];

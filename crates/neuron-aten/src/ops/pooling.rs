@@ -132,6 +132,10 @@ fn adaptive_max_pool(l: &mut Lower, dims: usize) -> Lowered {
 /// `(self, kernel_size, output_size, random_samples)`
 fn fractional_max_pool(l: &mut Lower, dims: usize) -> Lowered {
     let kernel = spread(l, 1, dims, 1)?;
+    let planes = frame(&l.ty(0)?.sizes, dims)?;
+    if l.ty(3)?.sizes[..] != [planes[0], planes[1], dims as i64] {
+        return Err(LowerError::unsupported("random samples of another shape than the planes"));
+    }
     let x = framed(l, 0, dims)?;
     let samples = l.tensor(3)?;
     store_max(l, SpatialOp::FractionalMaxPool { kernel }, &[x, samples], dims)
@@ -181,7 +185,16 @@ fn avg_pool(l: &mut Lower, dims: usize) -> Lowered {
 /// `(self, output_size)`
 fn adaptive_avg_pool(l: &mut Lower, dims: usize) -> Lowered {
     floats_only(l.ty(0)?.dtype)?;
+    check_planes(l.ty(0)?)?;
     store_avg(l, SpatialOp::AvgPool { windows: adaptive(dims), divisor: Divisor::Extents }, dims)
+}
+
+/// Refuses an input that is empty in another dimension than that of the batch: PyTorch raises an error.
+pub(super) fn check_planes(ty: &TensorType) -> Lowered {
+    if ty.sizes.iter().skip(1).any(|n| *n == 0) {
+        return Err(LowerError::unsupported("planes or channels of nothing"));
+    }
+    Ok(())
 }
 
 fn store_avg(l: &mut Lower, op: SpatialOp, dims: usize) -> Lowered {

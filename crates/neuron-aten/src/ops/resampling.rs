@@ -1,7 +1,7 @@
 //! Interpolation, padding by reflection and replication, sampling at a grid.
 
 use super::Row;
-use super::pooling::{framed, framed_output};
+use super::pooling::{check_planes, framed, framed_output};
 use crate::call::Arg;
 use crate::lower::{Lower, LowerError, Lowered};
 use neuron_ir::{DType, Filter, Op, Outside, Sampling, Shape, SpatialOp, Taps, TensorType, Value};
@@ -119,6 +119,7 @@ fn channels_last(ty: &TensorType) -> bool {
 
 /// `(self, output_size, scales..)`
 fn nearest(l: &mut Lower, dims: usize, exact: bool) -> Lowered {
+    check_planes(l.ty(0)?)?;
     let dtype = l.ty(0)?.dtype;
     if !dtype.is_float() && dtype != DType::U8 {
         return Err(LowerError::unsupported(format!("interpolation of {dtype}")));
@@ -148,6 +149,7 @@ fn filter_taps(l: &Lower, dims: usize, filter: Filter, antialias: bool, first: u
 
 /// `(self, output_size, align_corners, scales..)`
 fn filtered(l: &mut Lower, dims: usize, filter: Filter, antialias: bool) -> Lowered {
+    check_planes(l.ty(0)?)?;
     let mut taps = filter_taps(l, dims, filter, antialias, 2)?;
     if antialias {
         // A dimension that keeps its extent is left alone.
@@ -232,6 +234,9 @@ fn grid(l: &mut Lower, i: usize, dtype: DType, dims: usize) -> Result<Value, Low
 /// `(input, grid, interpolation_mode, padding_mode, align_corners)`
 fn grid_sampler(l: &mut Lower, dims: usize) -> Lowered {
     let dtype = l.ty(0)?.dtype;
+    if l.ty(0)?.sizes.iter().skip(2).any(|n| *n == 0) {
+        return Err(LowerError::unsupported("planes of nothing"));
+    }
     let (sampling, outside, align_corners) = grid_options(l, 2)?;
     let result = framed_output(l.out(0)?, dtype, dims)?;
     let operands = [framed(l, 0, dims)?, grid(l, 1, dtype, dims)?];

@@ -149,6 +149,9 @@ fn slices(l: &mut Lower) -> Result<Option<Scattered>, LowerError> {
     let dim = l.dim(1, ty.rank())?;
     let (base, index, updates) = (l.tensor(0)?, l.tensor(2)?, l.tensor(3)?);
     let n = l.g.shape(index).numel();
+    if n > 0 && source.numel() == 0 && (ty.rank() == 0 || ty.sizes[dim] == 0) {
+        return Err(LowerError::unsupported("slices of a dimension that has none"));
+    }
     if n == 0 || source.numel() == 0 {
         l.store_value(base)?;
         return Ok(None);

@@ -4,7 +4,7 @@ use super::Row;
 use crate::call::Arg;
 use crate::lower::{Lower, LowerError, Lowered, Typed};
 use neuron_ir::{
-    BinaryOp, DType, Dims, Op, OrderingOp, ReduceOp, Scalar, SegmentOp, Shape, UnaryOp, Value, broadcast_sizes,
+    BinaryOp, CheckOp, DType, Dims, Op, OrderingOp, ReduceOp, Scalar, SegmentOp, Shape, UnaryOp, Value, broadcast_sizes,
 };
 
 pub(super) const ROWS: &[Row] = &[
@@ -83,7 +83,7 @@ fn segment_op(name: &str) -> Result<SegmentOp, LowerError> {
 }
 
 /// Where segments begin and end: offsets as they are, or the running sum of lengths.
-fn offsets(l: &mut Lower, lengths: usize, offsets: usize) -> Result<Value, LowerError> {
+fn offsets(l: &mut Lower, lengths: usize, offsets: usize, size: Option<i64>) -> Result<Value, LowerError> {
     if l.has_tensor(offsets) {
         let value = l.tensor(offsets)?;
         return Ok(l.g.convert(value, DType::I64));
@@ -91,11 +91,20 @@ fn offsets(l: &mut Lower, lengths: usize, offsets: usize) -> Result<Value, Lower
     if !l.has_tensor(lengths) {
         return Err(LowerError::unsupported("segments by index"));
     }
+    if l.ty(lengths)?.numel() == 0 {
+        return Err(LowerError::unsupported("no lengths"));
+    }
     let value = l.tensor(lengths)?;
     let lengths = l.g.convert(value, DType::I64);
     let mut shape = l.g.shape(lengths).clone();
     let Some(last) = shape.rank().checked_sub(1) else { return Err(LowerError::unsupported("one length")) };
     let ends = l.g.op(Op::Cumulative { op: ReduceOp::Sum, dim: last }, &[lengths], shape.clone());
+    if let Some(size) = size {
+        let total = l.slice(ends, last, shape.sizes[last] - 1, 1);
+        let total = l.g.convert(total, DType::F64);
+        let excess = l.with_constant(BinaryOp::Sub, total, size as f64);
+        l.require(CheckOp::Excess, excess);
+    }
     let zero = l.g.constant(DType::I64, Scalar::I64(0));
     let mut first = shape.sizes.clone();
     first[last] = 1;
@@ -118,7 +127,10 @@ fn segment_reduce(l: &mut Lower) -> Lowered {
     if l.has_tensor(3) || !out.dtype.is_float() {
         return Err(LowerError::unsupported("segments by index, or of integers"));
     }
-    let offsets = offsets(l, 2, 4)?;
+    let axis = l.ty(if l.has_tensor(2) { 2 } else { 4 })?.rank().wrapping_sub(1);
+    // `unsafe` lengths are not summed up; that they lie within the data is always seen to.
+    let size = if l.flag(6) { None } else { l.ty(0)?.sizes.get(axis).copied() };
+    let offsets = offsets(l, 2, 4, size)?;
     let data = l.tensor(0)?;
     let value = l.g.op(Op::Ordering(op), &[data, offsets], out.shape());
     l.store_value(value)
@@ -128,7 +140,7 @@ fn segment_reduce(l: &mut Lower) -> Lowered {
 fn segment_reduce_backward(l: &mut Lower) -> Lowered {
     let out = l.out(0)?.clone();
     let op = OrderingOp::SegmentReduceBackward { op: segment_op(l.str(3))?, initial: initial(l, 7)? };
-    let offsets = offsets(l, 4, 5)?;
+    let offsets = offsets(l, 4, 5, None)?;
     let operands = [l.tensor(0)?, l.tensor(1)?, l.tensor(2)?, offsets];
     let value = l.g.op(Op::Ordering(op), &operands, out.shape());
     l.store_value(value)

@@ -118,6 +118,10 @@ where
                 }
                 let Some(grad_x) = at.grad_x else { continue };
                 let to = grad_x.cast::<T>().add(row * n);
+                if mean * C::ZERO != C::ZERO {
+                    Self::beyond_numbers(n, (g, x, weight), mean, rstd, to);
+                    continue;
+                }
                 let [along, offset] = sums::<C, L, 2>(
                     n,
                     #[inline(always)]
@@ -137,6 +141,32 @@ where
                         (rstd * (scaled - offset - (C::load(*x.add(i)) - mean) * slope)).store::<T>()
                     },
                 );
+            }
+        }
+    }
+}
+
+impl<C: Float, T: Element, const CENTER: bool, const L: usize> Backward<C, T, CENTER, L>
+where
+    Sum: Combine<C>,
+{
+    /// A row whose mean is infinite or NaN. Deviations from it say nothing, so the gradient is PyTorch's
+    /// `rstd * weight * grad + slope * x + shift`, which has infinities of its own.
+    #[cold]
+    unsafe fn beyond_numbers(n: usize, (g, x, weight): (*const T, *const T, *const C), mean: C, rstd: C, to: *mut T) {
+        let (count, mut along, mut total) = (C::of(n as f64), C::ZERO, C::ZERO);
+        // SAFETY: passed on to the caller.
+        unsafe {
+            for i in 0..n {
+                let scaled = C::load(*g.add(i)) * *weight.add(i);
+                along += scaled * C::load(*x.add(i));
+                total += scaled;
+            }
+            let slope = (total * mean - along) * rstd * rstd * rstd / count;
+            let shift = C::ZERO - slope * mean - total * rstd / count;
+            for i in 0..n {
+                let scaled = C::load(*g.add(i)) * *weight.add(i);
+                *to.add(i) = (rstd * scaled + slope * C::load(*x.add(i)) + shift).store::<T>();
             }
         }
     }

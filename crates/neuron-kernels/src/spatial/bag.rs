@@ -83,11 +83,14 @@ impl EmbeddingBag {
         let size = self.indices as i64;
         let ascend = offsets.first().is_none_or(|o| *o == 0) && offsets.windows(2).all(|w| w[0] <= w[1]);
         if !ascend || offsets.last().is_some_and(|o| *o > size) {
-            let index = offsets.iter().copied().find(|o| *o < 0 || *o > size).unwrap_or(offsets[0]);
-            return Err(KernelError::IndexOutOfRange { index, dim: 0, size });
+            let offset = offsets.iter().copied().find(|o| *o < 0 || *o > size).unwrap_or(offsets[0]);
+            let message =
+                format!("offsets have to ascend from 0 to at most {size}, the number of indices, got {offset}");
+            return Err(KernelError::InvalidValue(message));
         }
         if let Some(&index) = index.iter().find(|i| **i < 0 || **i >= self.rows) {
-            return Err(KernelError::IndexOutOfRange { index, dim: 0, size: self.rows });
+            let message = format!("Expected 0 <= index < {} to be true, but got {index}", self.rows);
+            return Err(KernelError::InvalidValue(message));
         }
         // PyTorch's path for sums of f32 and f16 ends with the last offset; all others take what is left.
         let stops = self.include_last_offset

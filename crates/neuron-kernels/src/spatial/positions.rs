@@ -89,7 +89,10 @@ impl Kernel for ToPositions {
         });
         match outside.into_inner() {
             NONE => Ok(()),
-            index => Err(KernelError::IndexOutOfRange { index, dim: 2, size: self.out.pixels() as i64 }),
+            index => {
+                let size = self.out.pixels();
+                Err(KernelError::InvalidValue(format!("Found an invalid max index: {index} in a plane of {size}")))
+            }
         }
     }
 

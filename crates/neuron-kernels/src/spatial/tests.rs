@@ -220,7 +220,7 @@ fn elements_go_to_positions() {
             let buffers = [x.address(), at.address(), out.address()];
             // SAFETY: the tensors that the kernel was made for.
             let result = unsafe { kernel.run(&buffers, &[]) };
-            assert!(matches!(result, Err(KernelError::IndexOutOfRange { index: 9, size: 9, .. })));
+            assert!(matches!(result, Err(KernelError::InvalidValue(_))));
         }
     }
 }
@@ -340,6 +340,6 @@ fn bags_of_rows() {
             [&mut table, &mut index, &mut offsets, &mut out, &mut bag_of, &mut size, &mut from].map(|t| t.address());
         // SAFETY: the tensors that the kernel was made for.
         let result = unsafe { kernel.run(&buffers, &[]) };
-        assert!(matches!(result, Err(KernelError::IndexOutOfRange { index: 5, .. })));
+        assert!(matches!(result, Err(KernelError::InvalidValue(_))));
     }
 }
