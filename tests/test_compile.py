@@ -169,6 +169,25 @@ def test_views_and_aliases_of_outputs():
         assert flat.data_ptr() == x.data_ptr()
 
 
+def test_inputs_that_share_memory_once_and_not_again():
+    def f(a, b, c):
+        return a * 2 + b - c
+
+    c = compiled(f)
+    x, y, z = (torch.randn(6, device="neuron") for _ in range(3))
+    for args in [(x, x.view(6), x.detach()), (x, y, z), (x, x.view(6), z), (y, x, x.view(6)), (x, y, z)]:
+        torch.testing.assert_close(c(*args), f(*args))
+
+
+def test_numbers_of_different_types_are_different():
+    c = compiled(lambda x, n: x * n, dynamic=True)
+    x = torch.tensor([2, 3], device="neuron")
+    for n in (True, 1, 1.0, 2, 2.0, 3, 2.5):
+        got = c(x, n)
+        torch.testing.assert_close(got, x * n)
+        assert got.dtype == (x * n).dtype
+
+
 def test_an_operator_on_the_cpu_is_cut_out(compiled_graphs):
     def f(x):
         y = (x @ x + torch.eye(8, device=x.device) * 9).tanh() + torch.eye(8, device=x.device) * 2

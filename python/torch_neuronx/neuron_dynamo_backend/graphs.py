@@ -67,11 +67,21 @@ class Recorder(fx.Interpreter):
 class Specialisation:
     """A recording, and how the results of the graph come from what a replay makes."""
 
-    def __init__(self, graph: Any, outputs: list[Callable[[Sequence[Any], list[torch.Tensor]], Any]]) -> None:
+    def __init__(
+        self,
+        graph: Any,
+        outputs: list[Callable[[Sequence[Any], list[torch.Tensor]], Any]],
+        shared: list[tuple[int, int, int]],
+    ) -> None:
         self.graph = graph
         self.outputs = outputs
+        self.shared = shared
 
     def __call__(self, args: Sequence[Any], tensors: list[torch.Tensor]) -> tuple[Any, ...] | None:
+        """The results; ``None`` where the inputs are not like those of the recording."""
+        for i, j, distance in self.shared:
+            if tensors[j].data_ptr() - tensors[i].data_ptr() != distance:
+                return None
         made = self.graph.replay(tensors)
         return None if made is None else tuple([output(args, made) for output in self.outputs])
 
@@ -102,7 +112,7 @@ class CompiledGraph:
         if self._eager or not inputs:
             return self.module(*inputs)
         tensors = [a for a in inputs if isinstance(a, torch.Tensor)]
-        key = tuple([a for a in inputs if not isinstance(a, torch.Tensor)])
+        key = tuple([(type(a), a) for a in inputs if not isinstance(a, torch.Tensor)])
         for known in self._known.get(key, ()):
             if (result := known(inputs, tensors)) is not None:
                 return result
@@ -148,7 +158,7 @@ class CompiledGraph:
             return results
         self.recorded += 1
         known = self._known.setdefault(key, [])
-        known.append(Specialisation(graph, outputs))
+        known.append(Specialisation(graph, outputs, _shared(tensors)))
         while sum(map(len, self._known.values())) > MOST_SPECIALISATIONS:
             oldest = next(iter(self._known))
             self._known[oldest].pop(0)
@@ -199,13 +209,32 @@ class _Part(torch.nn.Module):
         return results[0] if self.single and isinstance(results, tuple) else results
 
 
+def _span(t: torch.Tensor) -> tuple[int, int]:
+    """First address of a tensor, and the one behind its last element."""
+    reach = sum((size - 1) * stride for size, stride in zip(t.size(), t.stride(), strict=True)) + 1
+    return t.data_ptr(), t.data_ptr() + (reach * t.itemsize if t.numel() else 0)
+
+
+def _shared(tensors: list[torch.Tensor]) -> list[tuple[int, int, int]]:
+    """Pairs of tensors that share memory, and how far apart they begin."""
+    spans = sorted((*_span(t), i) for i, t in enumerate(tensors) if t.numel())
+    pairs = []
+    widest = (0, 0, 0)  # of those so far, the one that reaches farthest
+    for start, end, i in spans:
+        if start < widest[1]:
+            pairs.append((widest[2], i, start - widest[0]))
+        if end > widest[1]:
+            widest = (start, end, i)
+    return pairs
+
+
 def _outputs(results: Any, inputs: list[Any]) -> tuple[list[Any] | None, list[torch.Tensor]]:
     """How each result comes about at a replay, and the results that are new tensors."""
     results = results if isinstance(results, (tuple, list)) else (results,)
-    storages: dict[int, int] = {}
+    storages: dict[int, list[int]] = {}
     for i, a in enumerate(inputs):
         if isinstance(a, torch.Tensor) and a.device.type == "neuron":
-            storages.setdefault(a.untyped_storage().data_ptr(), i)
+            storages.setdefault(a.untyped_storage().data_ptr(), []).append(i)
     makers: list[Any] = []
     fresh: list[torch.Tensor] = []
     for r in results:
@@ -216,10 +245,13 @@ def _outputs(results: Any, inputs: list[Any]) -> tuple[list[Any] | None, list[to
             makers.append(lambda args, made, value=r: value)
         elif r.device.type != "neuron" or type(r) is not torch.Tensor:
             return None, []
-        elif r.numel() > 0 and (i := storages.get(r.untyped_storage().data_ptr())) is not None:
-            sizes, strides, offset = r.size(), r.stride(), r.storage_offset() - inputs[i].storage_offset()
-            if r.dtype != inputs[i].dtype:
+        elif r.numel() > 0 and (owners := storages.get(r.untyped_storage().data_ptr())) is not None:
+            start, end = _span(r)
+            spans = [(i, _span(inputs[i])) for i in owners]
+            i = next((i for i, (first, last) in spans if first <= start and end <= last), None)
+            if i is None or r.dtype != inputs[i].dtype:
                 return None, []
+            sizes, strides, offset = r.size(), r.stride(), r.storage_offset() - inputs[i].storage_offset()
             makers.append(
                 lambda args, made, i=i, sizes=sizes, strides=strides, offset=offset: torch.as_strided(
                     args[i], sizes, strides, args[i].storage_offset() + offset
