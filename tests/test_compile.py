@@ -316,6 +316,15 @@ def test_two_devices_and_streams():
         assert y.tolist() == [3.0] * 4
 
 
+def test_stablehlo_of_a_compiled_function():
+    layer = torch.nn.Linear(32, 16).to("neuron")
+    with torch.no_grad():
+        (text,) = torch_neuronx.stablehlo(lambda x: layer(x).softmax(-1), X.to("neuron"))
+    assert text.startswith("module")
+    assert "stablehlo.dot_general" in text
+    assert "tensor<24x16xf32>" in text
+
+
 def test_the_default_backend_is_chosen_by_device(compiled_graphs):
     c = torch.compile(lambda x: (x * 2).relu() + 1)
     x = torch.randn(8, device="neuron")

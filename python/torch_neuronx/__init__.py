@@ -64,6 +64,7 @@ if _failure is not None:
 _LAZY = {
     "clear_op_tracking": "torch_neuronx.op_tracking",
     "explain_compiled": "torch_neuronx.neuron_dynamo_backend.graphs",
+    "stablehlo": "torch_neuronx.neuron_dynamo_backend.graphs",
     "get_executed_ops": "torch_neuronx.op_tracking",
     "get_fallback_ops": "torch_neuronx.op_tracking",
     "get_fallback_reasons": "torch_neuronx.op_tracking",

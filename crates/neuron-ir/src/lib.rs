@@ -14,6 +14,7 @@ mod optimizer;
 mod ordering;
 mod pointwise;
 mod spatial;
+pub mod stablehlo;
 mod text;
 mod types;
 mod verify;

@@ -6,6 +6,7 @@ that runs on the CPU or one that is not PyTorch's, is cut out: the graph is then
 """
 
 import collections
+import itertools
 import operator
 import threading
 import warnings
@@ -22,6 +23,7 @@ from torch_neuronx import _C
 MOST_SPECIALISATIONS = 64
 """Recordings kept for a graph; with more, the oldest is dropped."""
 
+_numbers = itertools.count()
 _graphs: "weakref.WeakSet[CompiledGraph]" = weakref.WeakSet()
 
 _NAMESPACES = {"aten", "prims", "neuron", "_operator", "builtins", "math"}
@@ -102,6 +104,7 @@ class CompiledGraph:
         self._parts: fx.GraphModule | None = None
         self._eager = False
         self._lock = threading.RLock()
+        self.number = next(_numbers)
         _graphs.add(self)
 
     def __call__(self, args: list[Any]) -> tuple[Any, ...]:
@@ -271,7 +274,7 @@ def explain_compiled() -> str:
     became, and the bytes that exist only while it runs; then what is not part of a recording, and why.
     """
     lines = []
-    for graph in sorted(_graphs, key=lambda g: g.name):
+    for graph in sorted(_graphs, key=lambda g: g.number):
         lines.append(f"{graph.name}: {graph.recorded} recordings")
         for s in graph.specialisations:
             operators, programs, kernels, scratch = s.graph.summary()
@@ -280,3 +283,19 @@ def explain_compiled() -> str:
             )
         lines += [f"  not recorded: {what}: {why}" for what, why in graph.reasons.items()]
     return "\n".join(lines)
+
+
+def stablehlo(function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[str]:
+    """The StableHLO of the graphs that ``function`` compiles to for these arguments, in the order of their first calls.
+
+    Compiles and calls the function, so it needs the device but no Trainium. A text is a module whose function ``main`` takes
+    the inputs of a graph in row-major order, then its numbers as 0-dimensional tensors. ``NotImplementedError`` if an
+    operator has no StableHLO form.
+
+    Example: ``print(torch_neuronx.stablehlo(lambda x: x.softmax(-1), torch.randn(4, 8, device="neuron"))[0])``
+    """
+    before = set(_graphs)
+    torch.compile(torch._dynamo.eval_frame.innermost_fn(function), backend="neuron", dynamic=False)(*args, **kwargs)
+    made = [g for g in _graphs if g not in before]
+    made = [part for g in sorted(made, key=lambda g: g.number) for part in g.parts]
+    return [text for g in made for s in g.specialisations for text in s.graph.stablehlo()]

@@ -8,6 +8,7 @@ pub mod graph;
 pub mod host;
 pub mod memory;
 pub mod plan;
+pub(crate) mod stablehlo;
 pub mod status;
 pub mod stream;
 pub mod tracking;

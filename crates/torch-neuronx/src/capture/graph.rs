@@ -216,6 +216,14 @@ impl Graph {
         self.parts.iter().map(|p| p.program.graph().to_string()).collect::<Vec<_>>().join("\n")
     }
 
+    /// The programs' graphs as StableHLO.
+    ///
+    /// # Errors
+    /// The first operator that has no such form.
+    pub fn stablehlo(&self) -> Result<Vec<String>, String> {
+        self.parts.iter().map(|p| neuron_ir::stablehlo::write(p.program.graph()).map_err(|e| e.to_string())).collect()
+    }
+
     /// Launches all programs on a stream.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use crate::abi::graph::NeuronGraph;
 use crate::capture::record;
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyNotImplementedError, PyRuntimeError};
 use pyo3::ffi::PyObject;
 use pyo3::prelude::*;
 
@@ -36,6 +36,11 @@ impl CapturedGraph {
     fn summary(&self) -> (usize, usize, usize, usize) {
         let s = self.graph.graph.summary();
         (s.operators, s.programs, s.kernels, s.scratch)
+    }
+
+    /// The StableHLO of its programs.
+    fn stablehlo(&self) -> PyResult<Vec<String>> {
+        self.graph.graph.stablehlo().map_err(PyNotImplementedError::new_err)
     }
 
     /// The Neuron IR of its programs.

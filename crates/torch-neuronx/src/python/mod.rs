@@ -8,6 +8,7 @@ mod devices;
 mod errors;
 mod events;
 mod memory;
+mod stablehlo;
 pub mod stack;
 mod tracking;
 
@@ -28,5 +29,6 @@ fn extension(module: &Bound<'_, PyModule>) -> PyResult<()> {
     devices::add(module)?;
     events::add(module)?;
     memory::add(module)?;
+    stablehlo::add(module)?;
     tracking::add(module)
 }
