@@ -94,7 +94,9 @@ void Call::tensor(const at::Tensor& t, bool mutates) {
 void Call::scalar(const c10::IValue& v) {
   // 0, 1 and 2 are told apart from other values: operators leave out a step, or square instead of raising to a power.
   // -0.0 is no constant: it keeps its sign.
-  auto special = [](auto x) { return uint64_t{x == 0 && !std::signbit(x)} << 8 | uint64_t{x == 1} << 9 | uint64_t{x == 2} << 10; };
+  auto special = [](auto x) {
+    return uint64_t{x == 0 && !std::signbit(x)} << 8 | uint64_t{x == 1} << 9 | uint64_t{x == 2} << 10;
+  };
   const uint64_t keyed = uint64_t{values_matter_} << 11;
   if (v.isDouble()) {
     push(Tag::Scalar, 1 | special(v.toDouble()) | keyed);

@@ -48,8 +48,18 @@ void wait_for(c10::DeviceIndex device) {
 // What a copy without conversion treats an element as: the kernels keep the bits of all but half floats, whose NaNs
 // they make canonical, and do not know complex numbers.
 c10::ScalarType bits_of(c10::ScalarType dtype) {
-  if (dtype == at::kFloat || dtype == at::kDouble || c10::isIntegralType(dtype, /*includeBool=*/true)) {
-    return dtype;
+  switch (dtype) {
+    case at::kByte:
+    case at::kChar:
+    case at::kShort:
+    case at::kInt:
+    case at::kLong:
+    case at::kBool:
+    case at::kFloat:
+    case at::kDouble:
+      return dtype;
+    default:
+      break;
   }
   const auto width = c10::elementSize(dtype);
   return width == 1 ? at::kByte : width == 2 ? at::kShort : width == 4 ? at::kInt : at::kLong;

@@ -124,7 +124,9 @@ bool fill_complex(const at::Tensor& self, const c10::IValue& number) {
     return false;
   }
   at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const auto value = number.isTensor() ? number.toTensor().item() : number.isNone() ? c10::Scalar(0) : number.toScalar();
+  const auto value = number.isTensor() ? number.toTensor().item()
+                     : number.isNone() ? c10::Scalar(0)
+                                       : number.toScalar();
   const auto parts = at::view_as_real(self);
   const auto whole = value.toComplexDouble();
   parts.select(-1, 0).fill_(whole.real());
