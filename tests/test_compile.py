@@ -76,6 +76,41 @@ def test_training():
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop])
+def test_compiled_optimizer_steps(optimizer):
+    """Their counters are in host memory: the graph is split, and lists of tensors pass between its parts."""
+    torch.manual_seed(0)
+    models = [torch.nn.Linear(8, 8).to("neuron") for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    optimizers = [optimizer(m.parameters(), lr=0.01) for m in models]
+    steps = [compiled(optimizers[0].step), optimizers[1].step]
+    for i in range(6):
+        for m, o, step in zip(models, optimizers, steps, strict=True):
+            o.zero_grad()
+            m(torch.full((4, 8), 0.1 * i, device="neuron")).square().sum().backward()
+            step()
+        for a, b in zip(models[0].parameters(), models[1].parameters(), strict=True):
+            torch.testing.assert_close(a, b)
+
+
+def test_flex_attention():
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    q, k, v = (torch.randn(1, 2, 64, 16).to("neuron").requires_grad_() for _ in range(3))
+    bias = torch.randn(64).to("neuron")
+    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 64, 64, device="neuron")
+    f = compiled(lambda q, k, v: flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s + bias[j], block_mask=mask))
+    causal = torch.ones(64, 64, dtype=torch.bool, device="neuron").tril()
+    dense = torch.where(causal, bias[None, :], -torch.inf)
+    for _ in range(TIMES):
+        results = []
+        for g in (f, lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=dense)):
+            out = g(q, k, v)
+            results.append((out, *torch.autograd.grad(out.square().sum(), (q, k, v))))
+        for a, b in zip(*results, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+
+
 def test_dropout_is_reproducible_and_not_constant():
     c = compiled(lambda x: F.dropout(x, 0.5) + torch.rand_like(x))
     x = torch.ones(64, 64, device="neuron")

@@ -47,6 +47,7 @@ def _register() -> None:
     hooks = importlib.import_module("torch_neuronx._import_hook")
     hooks.when_imported("torch._dynamo.device_interface", "torch_neuronx._device_interface")
     hooks.when_imported("torch._dynamo.backends.registry", "torch_neuronx._default_backend")
+    hooks.when_imported("torch.nn.attention.flex_attention", "torch_neuronx._flex_attention")
 
 
 try:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch.fx.passes.split_module import split_module
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from torch_neuronx import _C
 
@@ -73,10 +74,12 @@ class Specialisation:
         self,
         graph: Any,
         outputs: list[Callable[[Sequence[Any], list[torch.Tensor]], Any]],
+        rebuild: Callable[[list[Any]], Any],
         shared: list[tuple[int, int, int]],
     ) -> None:
         self.graph = graph
         self.outputs = outputs
+        self.rebuild = rebuild
         self.shared = shared
 
     def __call__(self, args: Sequence[Any], tensors: list[torch.Tensor]) -> tuple[Any, ...] | None:
@@ -85,7 +88,7 @@ class Specialisation:
             if tensors[j].data_ptr() - tensors[i].data_ptr() != distance:
                 return None
         made = self.graph.replay(tensors)
-        return None if made is None else tuple([output(args, made) for output in self.outputs])
+        return None if made is None else self.rebuild([output(args, made) for output in self.outputs])
 
 
 class CompiledGraph:
@@ -114,13 +117,16 @@ class CompiledGraph:
             return self._parts(*inputs)
         if self._eager or not inputs:
             return self.module(*inputs)
-        tensors = [a for a in inputs if isinstance(a, torch.Tensor)]
-        key = tuple([(type(a), a) for a in inputs if not isinstance(a, torch.Tensor)])
+        leaves, spec = inputs, None
+        if _is_nested(inputs):  # lists come and go between the parts of a split graph
+            leaves, spec = tree_flatten(inputs)
+        tensors = [a for a in leaves if isinstance(a, torch.Tensor)]
+        key = (spec, *[(type(a), a) for a in leaves if not isinstance(a, torch.Tensor)])
         for known in self._known.get(key, ()):
-            if (result := known(inputs, tensors)) is not None:
+            if (result := known(leaves, tensors)) is not None:
                 return result
         with self._lock:
-            return self._record(inputs, tensors, key)
+            return self._record(inputs, leaves, tensors, key)
 
     @property
     def specialisations(self) -> list[Specialisation]:
@@ -134,7 +140,9 @@ class CompiledGraph:
             return [self]
         return [m.compiled for m in self._parts.children() if isinstance(m, _Part)]
 
-    def _record(self, inputs: list[Any], tensors: list[torch.Tensor], key: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _record(
+        self, inputs: list[Any], leaves: list[Any], tensors: list[torch.Tensor], key: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
         on_device = all(t.device.type == "neuron" for t in tensors)
         if not any(t.device.type == "neuron" for t in tensors):
             return self.module(*inputs)
@@ -148,7 +156,8 @@ class CompiledGraph:
         except BaseException:
             _C.capture_abandon()
             raise
-        outputs, fresh = _outputs(results, inputs)
+        made, rebuild = _flattened(results)
+        outputs, fresh = _outputs(made, leaves)
         if recorder.foreign or not on_device or outputs is None:
             _C.capture_abandon()
             self._split(recorder.foreign)
@@ -161,7 +170,7 @@ class CompiledGraph:
             return results
         self.recorded += 1
         known = self._known.setdefault(key, [])
-        known.append(Specialisation(graph, outputs, _shared(tensors)))
+        known.append(Specialisation(graph, outputs, rebuild, _shared(tensors)))
         while sum(map(len, self._known.values())) > MOST_SPECIALISATIONS:
             oldest = next(iter(self._known))
             self._known[oldest].pop(0)
@@ -231,9 +240,22 @@ def _shared(tensors: list[torch.Tensor]) -> list[tuple[int, int, int]]:
     return pairs
 
 
-def _outputs(results: Any, inputs: list[Any]) -> tuple[list[Any] | None, list[torch.Tensor]]:
+def _is_nested(values: Sequence[Any]) -> bool:
+    return any(isinstance(v, (list, tuple)) for v in values)
+
+
+def _flattened(results: Any) -> tuple[Sequence[Any], Callable[[list[Any]], Any]]:
+    """The results one by one, and what puts them together again."""
+    if not isinstance(results, (list, tuple)):
+        return (results,), tuple
+    if not _is_nested(results):
+        return results, type(results)
+    leaves, spec = tree_flatten(results)
+    return leaves, lambda made: tree_unflatten(made, spec)
+
+
+def _outputs(results: Sequence[Any], inputs: list[Any]) -> tuple[list[Any] | None, list[torch.Tensor]]:
     """How each result comes about at a replay, and the results that are new tensors."""
-    results = results if isinstance(results, (tuple, list)) else (results,)
     storages: dict[int, list[int]] = {}
     for i, a in enumerate(inputs):
         if isinstance(a, torch.Tensor) and a.device.type == "neuron":
