@@ -210,6 +210,9 @@ def test_inputs_that_share_memory_once_and_not_again():
 
     c = compiled(f)
     x, y, z = (torch.randn(6, device="neuron") for _ in range(3))
+    m, n = torch.randn(4, 6, device="neuron"), torch.randn(4, 6, device="neuron")
+    for args in [(m[:, :3], m[:, 3:], m[:, 1:4]), (m[:, :3], n[:, 3:], m[:, 2:5]), (n[:, :3], n[:, 3:], m[:, 1:4])]:
+        torch.testing.assert_close(c(*args), f(*args))
     for args in [(x, x.view(6), x.detach()), (x, y, z), (x, x.view(6), z), (y, x, x.view(6)), (x, y, z)]:
         torch.testing.assert_close(c(*args), f(*args))
 
@@ -221,6 +224,20 @@ def test_numbers_of_different_types_are_different():
         got = c(x, n)
         torch.testing.assert_close(got, x * n)
         assert got.dtype == (x * n).dtype
+
+
+def test_conjugates_and_graphs_without_work():
+    c = compiled(lambda x: ((x * 2).conj(), x.conj().imag))
+    x = torch.tensor([1 + 2j, 3 - 1j], device="neuron")
+    for _ in range(TIMES):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # complex arithmetic runs on the CPU
+            for given in (x, x.conj()):
+                for a, b in zip(c(given), ((given * 2).conj(), given.conj().imag), strict=True):
+                    torch.testing.assert_close(a, b)
+    c = compiled(lambda x: x.view(2, 2).t())
+    for _ in range(TIMES):
+        assert c(torch.arange(4.0, device="neuron")).tolist() == [[0.0, 2.0], [1.0, 3.0]]
 
 
 def test_an_operator_on_the_cpu_is_cut_out(compiled_graphs):

@@ -121,7 +121,7 @@ class CompiledGraph:
         if _is_nested(inputs):  # lists come and go between the parts of a split graph
             leaves, spec = tree_flatten(inputs)
         tensors = [a for a in leaves if isinstance(a, torch.Tensor)]
-        key = (spec, *[(type(a), a) for a in leaves if not isinstance(a, torch.Tensor)])
+        key = (spec, *[_number(a) for a in leaves if not isinstance(a, torch.Tensor)])
         for known in self._known.get(key, ()):
             if (result := known(leaves, tensors)) is not None:
                 return result
@@ -144,7 +144,7 @@ class CompiledGraph:
         self, inputs: list[Any], leaves: list[Any], tensors: list[torch.Tensor], key: tuple[Any, ...]
     ) -> tuple[Any, ...]:
         on_device = all(t.device.type == "neuron" for t in tensors)
-        if not any(t.device.type == "neuron" for t in tensors):
+        if not any(t.device.type == "neuron" for t in tensors) or any(map(_is_lazy, tensors)):
             return self.module(*inputs)
         recorder = Recorder(self.module)
         try:
@@ -169,6 +169,9 @@ class CompiledGraph:
             self._eager = True
             return results
         self.recorded += 1
+        if graph.summary()[0] == 0:  # nothing to launch
+            self._eager = True
+            return results
         known = self._known.setdefault(key, [])
         known.append(Specialisation(graph, outputs, rebuild, _shared(tensors)))
         while sum(map(len, self._known.values())) > MOST_SPECIALISATIONS:
@@ -240,6 +243,16 @@ def _shared(tensors: list[torch.Tensor]) -> list[tuple[int, int, int]]:
     return pairs
 
 
+def _number(value: Any) -> tuple[Any, ...]:
+    """What tells an input that is no tensor from others: 1, 1.0 and True are three, and so are 0.0 and -0.0."""
+    return (float, value.hex()) if type(value) is float else (type(value), value)
+
+
+def _is_lazy(t: torch.Tensor) -> bool:
+    """True for a tensor that stands for the conjugate or the negative of its memory: layouts do not show that."""
+    return t.is_conj() or t.is_neg()
+
+
 def _is_nested(values: Sequence[Any]) -> bool:
     return any(isinstance(v, (list, tuple)) for v in values)
 
@@ -268,7 +281,7 @@ def _outputs(results: Sequence[Any], inputs: list[Any]) -> tuple[list[Any] | Non
             makers.append(lambda args, made, i=same: args[i])
         elif not isinstance(r, torch.Tensor):
             makers.append(lambda args, made, value=r: value)
-        elif r.device.type != "neuron" or type(r) is not torch.Tensor:
+        elif r.device.type != "neuron" or type(r) is not torch.Tensor or _is_lazy(r):
             return None, []
         elif r.numel() > 0 and (owners := storages.get(r.untyped_storage().data_ptr())) is not None:
             start, end = _span(r)
