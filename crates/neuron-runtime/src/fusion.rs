@@ -4,20 +4,20 @@
 //! are one pass over memory, and what was freed before the end of the run is never written. Results are those of single
 //! launches, to the bit.
 //!
-//! A run is recognised by the shape of its launches and of the memory they share. The first time it runs launch by launch;
-//! a run that comes back is compiled once. Which launches share a batch depends on the clock, so that without this rule
+//! A run is recognised by the shape of its launches and of the memory they share. The first time it runs launch by launch,
+//! unless it takes much longer than to compile it; a run that comes back is compiled once. Which launches share a batch depends on the clock, so that without this rule
 //! many would be compiled for one use.
 
 use crate::queue::{Launch, Work};
 use neuron_compiler::{Origin, Program, Tape};
 use neuron_ir::Scalar;
 use neuron_kernels::KernelError;
+use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 
 /// Most launches of a run.
 const LONGEST: usize = 32;
@@ -25,6 +25,8 @@ const LONGEST: usize = 32;
 const SHORTEST: usize = 4;
 /// A run that takes less than this, in estimated nanoseconds, is not worth looking at.
 const WORTHWHILE: u64 = 20_000;
+/// A run that takes longer than this, in estimated nanoseconds, is compiled when it is first seen: that costs less.
+const AT_ONCE: u64 = 2_000_000;
 /// Runs remembered before all are dropped.
 const CAPACITY: usize = 4096;
 
@@ -65,9 +67,7 @@ struct Part {
     launches: std::ops::Range<usize>,
 }
 
-thread_local! {
-    static RUNS: RefCell<FxHashMap<Box<[u64]>, Known>> = RefCell::default();
-}
+static RUNS: LazyLock<Mutex<FxHashMap<Box<[u64]>, Known>>> = LazyLock::new(Mutex::default);
 
 /// How many items at the start of a batch belong together, and the programs they are, if they run as one.
 pub(crate) fn next(batch: &[Work]) -> (usize, Option<Arc<Fused>>) {
@@ -95,7 +95,7 @@ pub(crate) fn next(batch: &[Work]) -> (usize, Option<Arc<Fused>>) {
     }
     let run = &batch[..end];
     // A fault in here must not end the executor: the launches then run one by one.
-    let found = catch_unwind(AssertUnwindSafe(|| find(run, &launches_of(run))));
+    let found = catch_unwind(AssertUnwindSafe(|| find(run, &launches_of(run), cost)));
     (end, found.unwrap_or_default())
 }
 
@@ -136,29 +136,28 @@ impl Part {
     }
 }
 
-fn find(run: &[Work], launches: &[&Launch]) -> Option<Arc<Fused>> {
-    let key = key(run, launches);
-    RUNS.with_borrow_mut(|runs| {
-        match runs.get(key.as_slice()) {
+fn find(run: &[Work], launches: &[&Launch], cost: u64) -> Option<Arc<Fused>> {
+    let key = key(run, launches).into_boxed_slice();
+    {
+        let mut runs = RUNS.lock();
+        match runs.get(&key) {
             Some(Known::Fused(fused)) => return Some(fused.clone()),
             Some(Known::Alone) => return None,
-            Some(Known::Once) => {}
-            None => {
+            None if cost < AT_ONCE => {
                 if runs.len() >= CAPACITY {
                     runs.clear();
                 }
-                runs.insert(key.into_boxed_slice(), Known::Once);
+                runs.insert(key, Known::Once);
                 return None;
             }
-        }
-        // Should this panic, the run is not tried again.
-        runs.insert(key.clone().into_boxed_slice(), Known::Alone);
-        let fused = compile(run).map(Arc::new);
-        COMPILED.fetch_add(1, Ordering::Relaxed);
-        let known = fused.clone().map_or(Known::Alone, Known::Fused);
-        runs.insert(key.into_boxed_slice(), known);
-        fused
-    })
+            // Should compiling panic, the run is not tried again.
+            Some(Known::Once) | None => runs.insert(key.clone(), Known::Alone),
+        };
+    }
+    let fused = compile(run).map(Arc::new);
+    COMPILED.fetch_add(1, Ordering::Relaxed);
+    RUNS.lock().insert(key, fused.clone().map_or(Known::Alone, Known::Fused));
+    fused
 }
 
 /// Marks, in a key, that memory is freed.
