@@ -226,6 +226,36 @@ def test_numbers_of_different_types_are_different():
         assert got.dtype == (x * n).dtype
 
 
+def test_memory_that_was_never_written_is_the_replays_own(compiled_graphs):
+    """Where it was when the graph was recorded is somebody else's by the next call, or gone from the process."""
+
+    def f(x, i):
+        rows = torch.empty(4096, 512, device=x.device)
+        return rows.index_copy(0, i, x)[i] + 1
+
+    c = compiled(f)
+    i = torch.tensor([3, 1], device="neuron")
+    for n in range(TIMES):
+        x = torch.full((2, 512), float(n), device="neuron")
+        torch.testing.assert_close(c(x, i), x + 1)
+        torch.neuron.synchronize()
+        torch.neuron.empty_cache()
+    (graph,) = compiled_graphs()
+    rows = 4096 * 512 * 4
+    assert graph.specialisations[0].graph.summary()[3] >= 2 * rows  # they, and what index_copy makes of them
+
+
+def test_metrics_say_what_compiling_took():
+    torch_neuronx.reset_dynamo_metrics()
+    c = compiled(lambda x: x.exp() + 1, dynamic=True)
+    took = []
+    for n in (4, 4, 5):
+        c(torch.randn(n, device="neuron"))
+        (graph,) = torch_neuronx.get_dynamo_metrics()
+        took.append(graph.torch_neuronx_compile_us)
+    assert 0 < took[0] == took[1] < took[2]  # a recording for each size
+
+
 def test_conjugates_and_graphs_without_work():
     c = compiled(lambda x: ((x * 2).conj(), x.conj().imag))
     x = torch.tensor([1 + 2j, 3 - 1j], device="neuron")
@@ -387,6 +417,21 @@ def test_the_default_backend_is_chosen_by_device(compiled_graphs):
         torch.compile(lambda x: x - 1, mode="reduce-overhead")(x)
     with pytest.warns(UserWarning, match="are Inductor's"):
         torch.compile(lambda x: x - 3, options={"max_autotune": True})(x)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda: torch.ones(3).to("neuron") * 2,
+        lambda: torch.ones(3).to(device="neuron:0") * 2,
+        lambda: torch.ones(3, device=torch.device("neuron", 0)) * 2,
+    ],
+)
+def test_the_default_backend_sees_where_tensors_are_made(f, compiled_graphs):
+    c = torch.compile(f)
+    for _ in range(TIMES):
+        torch.testing.assert_close(c(), f())
+    assert compiled_graphs()
 
 
 def test_the_cpu_keeps_inductor(monkeypatch):

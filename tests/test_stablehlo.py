@@ -14,6 +14,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+import torch_neuronx
 from jax.extend.backend import get_backend
 from jaxlib import _jax, xla_client
 from op_samples import call, moved, on_cpu, op_db, tensors
@@ -133,6 +134,7 @@ def compare(xla, records):
 def compare_each(op, samples, function, xla, recorded):
     """Records a function of samples of an operator and compares; what has no text has a reason of the table."""
     seen, reasons = 0, {}
+    torch_neuronx.clear_op_tracking()
     for i, sample in enumerate(samples):
         if i == (2 if ALL else 1):
             break
@@ -145,7 +147,9 @@ def compare_each(op, samples, function, xla, recorded):
     for name, reason in reasons.items():
         assert reason.partition(": ")[0] in known, f"{name}: {reason}"
     if not seen:
-        pytest.skip(f"nothing with a text: {reasons}")
+        on_host = torch_neuronx.get_fallback_ops()
+        why = f"no StableHLO form: {reasons}" if reasons else f"runs on the CPU: {on_host}" if on_host else "only views"
+        pytest.skip(why)
 
 
 def is_single(case):

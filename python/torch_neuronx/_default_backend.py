@@ -36,8 +36,12 @@ def _uses_neuron(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> 
     tensors = [*example_inputs, *graph.parameters(), *graph.buffers()]
     if any(isinstance(t, torch.Tensor) and t.device.type == "neuron" for t in tensors):
         return True
-    for node in graph.graph.nodes:  # or makes tensors on it
-        device = node.kwargs.get("device")
-        if device is not None and torch.device(device).type == "neuron":
-            return True
-    return False
+    # Or it makes tensors on the device, or moves them there.
+    arguments = [a for node in graph.graph.nodes for a in (*node.args, *node.kwargs.values())]
+    return any(_names_neuron(a) for a in arguments)
+
+
+def _names_neuron(argument: Any) -> bool:
+    if isinstance(argument, torch.device):
+        return argument.type == "neuron"
+    return isinstance(argument, str) and argument.partition(":")[0] == "neuron"

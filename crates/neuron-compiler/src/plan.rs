@@ -123,8 +123,7 @@ impl<'g> Planner<'g> {
 
     /// How many buffers a launch has: arguments, then new tensors.
     pub(crate) fn buffers(&self) -> usize {
-        let fresh = self.graph.outputs.iter().filter(|o| matches!(o.to, Destination::Fresh(_))).count();
-        self.graph.params.len() + fresh
+        self.graph.buffers().count()
     }
 
     pub(crate) fn push(&mut self, kernel: Box<dyn Kernel>, buffers: &[Slot]) {

@@ -115,9 +115,7 @@ impl Program {
     /// A program of these steps, which compute what the graph says.
     pub(crate) fn new(graph: Graph, steps: Vec<Step>, workspace: usize) -> Program {
         static IDS: AtomicU64 = AtomicU64::new(0);
-        let fresh = graph.outputs.iter().filter(|o| matches!(o.to, Destination::Fresh(_)));
-        let layouts = graph.params.iter().chain(fresh.map(|o| &o.layout));
-        let extents: Box<[usize]> = layouts.map(TensorType::extent).collect();
+        let extents: Box<[usize]> = graph.buffers().map(TensorType::extent).collect();
         let arguments = extents.len();
         let direct = workspace == 0
             && steps.len() == 1

@@ -536,11 +536,11 @@ impl Kernel for StripKernel {
                 buffers.0.iter().zip(&self.steps).map(|(b, step)| b.wrapping_offset(step * i as isize)).collect();
             // SAFETY: the buffers of a strip are rows of the launch's.
             if let Err(e) = unsafe { program.run(&own, scalars) } {
-                *failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some((i, e));
+                *failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(e);
             }
         });
         match failed.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
-            Some((_, e)) => Err(e),
+            Some(e) => Err(e),
             None => Ok(()),
         }
     }

@@ -84,6 +84,12 @@ impl Graph {
         &node.results[(value.0 - node.first.0) as usize]
     }
 
+    /// Layouts of the buffers of a launch: the tensor arguments, then the new tensors.
+    pub fn buffers(&self) -> impl Iterator<Item = &TensorType> {
+        let fresh = self.outputs.iter().filter(|o| matches!(o.to, Destination::Fresh(_)));
+        self.params.iter().chain(fresh.map(|o| &o.layout))
+    }
+
     /// How many values there are.
     pub fn values(&self) -> usize {
         self.nodes.last().map_or(0, |n| n.first.0 as usize + n.results.len())

@@ -13,6 +13,7 @@ mod op;
 mod optimizer;
 mod ordering;
 mod pointwise;
+pub mod series;
 mod spatial;
 pub mod stablehlo;
 mod text;

@@ -5,8 +5,8 @@
 //! launches, to the bit.
 //!
 //! A run is recognised by the shape of its launches and of the memory they share. The first time it runs launch by launch,
-//! unless it takes much longer than to compile it; a run that comes back is compiled once. Which launches share a batch depends on the clock, so that without this rule
-//! many would be compiled for one use.
+//! unless that takes much longer than compiling; a run that comes back is compiled once. Which launches share a batch
+//! depends on the clock, so that without this rule many would be compiled for one use.
 
 use crate::queue::{Launch, Work};
 use neuron_compiler::{Origin, Program, Tape};
@@ -33,6 +33,11 @@ const CAPACITY: usize = 4096;
 static ENABLED: AtomicBool = AtomicBool::new(true);
 static FUSED: AtomicU64 = AtomicU64::new(0);
 static COMPILED: AtomicU64 = AtomicU64::new(0);
+
+/// Whether launches are fused.
+pub(crate) fn is_enabled() -> bool {
+    ENABLED.load(Ordering::Relaxed)
+}
 
 /// Switches fusion: `NEURON_EAGER_FUSION`.
 pub fn set_enabled(enabled: bool) {
@@ -71,6 +76,9 @@ static RUNS: LazyLock<Mutex<FxHashMap<Box<[u64]>, Known>>> = LazyLock::new(Mutex
 
 /// How many items at the start of a batch belong together, and the programs they are, if they run as one.
 pub(crate) fn next(batch: &[Work]) -> (usize, Option<Arc<Fused>>) {
+    if !is_enabled() {
+        return (1, None);
+    }
     let (mut launches, mut cost, mut end) = (0, 0, 0);
     let mut written: SmallVec<[(usize, usize); LONGEST]> = SmallVec::new();
     for (i, work) in batch.iter().enumerate() {
@@ -90,7 +98,7 @@ pub(crate) fn next(batch: &[Work]) -> (usize, Option<Arc<Fused>>) {
         }
         end = i + 1;
     }
-    if launches < 2 || cost < WORTHWHILE || !ENABLED.load(Ordering::Relaxed) {
+    if launches < 2 || cost < WORTHWHILE {
         return (end.max(1), None);
     }
     let run = &batch[..end];
@@ -143,16 +151,19 @@ fn find(run: &[Work], launches: &[&Launch], cost: u64) -> Option<Arc<Fused>> {
         match runs.get(&key) {
             Some(Known::Fused(fused)) => return Some(fused.clone()),
             Some(Known::Alone) => return None,
-            None if cost < AT_ONCE => {
+            Some(Known::Once) => {}
+            None => {
                 if runs.len() >= CAPACITY {
                     runs.clear();
                 }
-                runs.insert(key, Known::Once);
-                return None;
+                if cost < AT_ONCE {
+                    runs.insert(key, Known::Once);
+                    return None;
+                }
             }
-            // Should compiling panic, the run is not tried again.
-            Some(Known::Once) | None => runs.insert(key.clone(), Known::Alone),
-        };
+        }
+        // Should compiling panic, the run is not tried again.
+        runs.insert(key.clone(), Known::Alone);
     }
     let fused = compile(run).map(Arc::new);
     COMPILED.fetch_add(1, Ordering::Relaxed);
@@ -195,9 +206,11 @@ fn key(run: &[Work], launches: &[&Launch]) -> Vec<u64> {
                 }
             }
             Work::Free { address, bytes } => {
-                let (first, last) = (regions.partition_point(|r| r.0 < *address), address + bytes);
+                // As much of each region as is freed.
+                let (first, last) = (regions.partition_point(|r| r.1 <= *address), address + bytes);
                 for r in regions[first..].iter().take_while(|r| r.0 < last) {
-                    key.extend([FREED, r.2, u64::from(r.1 <= last)]);
+                    let (from, to) = (r.0.max(*address) - r.0, r.1.min(last) - r.0);
+                    key.extend([FREED, r.2, from as u64, to as u64]);
                 }
             }
             _ => {}
@@ -238,4 +251,62 @@ fn compile(run: &[Work]) -> Option<Fused> {
     }
     finish(&mut tape, first..next)?;
     (parts.len() < next).then_some(Fused { parts })
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use neuron_ir::{DType, Destination, GraphBuilder, TensorType, UnaryOp};
+
+    /// A launch of `b = -a` on so many floats.
+    fn negation(n: i64, a: usize, b: usize) -> Work {
+        let mut g = GraphBuilder::default();
+        let ty = TensorType::contiguous(DType::F32, &[n]);
+        let x = g.param(ty.clone());
+        let y = g.unary(UnaryOp::Neg, x);
+        g.output(y, Destination::Fresh(0), ty);
+        let program = Arc::new(neuron_compiler::compile(&g.finish()).unwrap());
+        let buffers = [a, b].map(std::ptr::without_provenance_mut).into_iter().collect();
+        Work::Launch(Launch { program, buffers, scalars: SmallVec::new(), op: "test", trace: None })
+    }
+
+    fn with_free(mut run: Vec<Work>, address: usize, bytes: usize) -> Vec<u64> {
+        run.push(Work::Free { address, bytes });
+        key(&run, &launches_of(&run))
+    }
+
+    /// Two launches whose results overlap: what of them is dead depends on how much is freed.
+    #[test]
+    fn keys_tell_how_much_is_freed() {
+        let Work::Launch(first) = negation(16, 0x1000, 0x2000) else { unreachable!() };
+        let Work::Launch(second) = negation(64, 0x1000, 0x2000) else { unreachable!() };
+        let run = || {
+            let again = |l: &Launch| {
+                let (program, buffers) = (l.program.clone(), l.buffers.clone());
+                Work::Launch(Launch { program, buffers, scalars: SmallVec::new(), op: "test", trace: None })
+            };
+            vec![again(&first), again(&second)]
+        };
+        assert_eq!(with_free(run(), 0x2000, 64), with_free(run(), 0x2000, 64));
+        assert_ne!(with_free(run(), 0x2000, 64), with_free(run(), 0x2000, 128));
+        assert_ne!(with_free(run(), 0x2000, 64), with_free(run(), 0x2040, 64));
+    }
+
+    /// The same launches elsewhere in memory are the same run; with other memory shared they are another.
+    #[test]
+    fn keys_tell_what_is_shared_but_not_where() {
+        let Work::Launch(one) = negation(16, 0, 0) else { unreachable!() };
+        let run = |buffers: [[usize; 2]; 2]| {
+            let launch = |b: [usize; 2]| {
+                let buffers = b.map(std::ptr::without_provenance_mut).into_iter().collect();
+                let program = one.program.clone();
+                Work::Launch(Launch { program, buffers, scalars: SmallVec::new(), op: "test", trace: None })
+            };
+            with_free(buffers.map(launch).into(), buffers[0][1], 64)
+        };
+        let chain = run([[0x1000, 0x2000], [0x2000, 0x3000]]);
+        assert_eq!(chain, run([[0x7000, 0x5000], [0x5000, 0x9000]]));
+        assert_ne!(chain, run([[0x1000, 0x2000], [0x1000, 0x3000]]));
+        assert_ne!(chain, run([[0x1000, 0x2000], [0x2000, 0x1000]]));
+    }
 }

@@ -249,7 +249,7 @@ impl Queue {
 
     /// Tells what is queued on the stream that nobody reads this memory any more: what is in it need not be written.
     pub(crate) fn note_free(&self, stream: u32, address: usize, bytes: usize) {
-        if self.is_idle() {
+        if self.is_idle() || !crate::fusion::is_enabled() {
             return;
         }
         let mut inner = self.inner.lock();

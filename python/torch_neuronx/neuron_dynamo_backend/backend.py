@@ -56,11 +56,11 @@ def create_neuron_backend() -> Callable[..., Callable[..., Any]]:
 
 
 def _compile(module: torch.fx.GraphModule, inputs: list[Any], model_name: str) -> Callable[..., Any]:
-    timestamp, start = time.time(), time.perf_counter_ns()
+    timestamp, cost = time.time(), metrics.Cost()
     calls = [node for node in module.graph.nodes if node.op == "call_function"]
     has_collectives = any(getattr(node.target, "namespace", "") == "_c10d_functional" for node in calls)
     rng.use_this_device(module)
-    graph = CompiledGraph(module, model_name)
+    graph = CompiledGraph(module, model_name, cost)
 
     def compiled(args: list[Any]) -> tuple[Any, ...]:
         return graph(args)
@@ -69,12 +69,12 @@ def _compile(module: torch.fx.GraphModule, inputs: list[Any], model_name: str) -
     counters["neuron"]["compiled_graphs"] += 1
     counters["neuron"]["graphs_with_collectives"] += has_collectives
     metrics.record(
+        cost,
         model_name=model_name,
         has_collectives=has_collectives,
         graph_node_count=len(module.graph.nodes),
         timestamp=timestamp,
         torch_neuronx_fx_passes_us=0.0,
         torch_neuronx_lower_us=0.0,
-        torch_neuronx_compile_us=(time.perf_counter_ns() - start) / 1000,
     )
     return compiled

@@ -9,6 +9,7 @@ import collections
 import itertools
 import operator
 import threading
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from torch.fx.passes.split_module import split_module
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from torch_neuronx import _C
+from torch_neuronx.neuron_dynamo_backend.metrics import Cost
 
 MOST_SPECIALISATIONS = 64
 """Recordings kept for a graph; with more, the oldest is dropped."""
@@ -30,10 +32,15 @@ _graphs: "weakref.WeakSet[CompiledGraph]" = weakref.WeakSet()
 _NAMESPACES = {"aten", "prims", "neuron", "_operator", "builtins", "math"}
 
 
+def is_call(node: fx.Node) -> bool:
+    """Whether a node computes something: it is not an input, a constant or the results."""
+    return node.op.startswith("call_")
+
+
 def is_repeatable(node: fx.Node) -> bool:
     """Whether a call is one of PyTorch's own operators: others may do more than launch work."""
     if node.op != "call_function":
-        return node.op != "call_module"
+        return not is_call(node)
     if isinstance(node.target, torch._ops.HigherOrderOperator):
         return True
     if isinstance(node.target, torch._ops.OpOverload):
@@ -51,9 +58,8 @@ class Recorder(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         before = _C.capture_foreign_events()
         result = super().run_node(n)
-        if n.op not in ("placeholder", "output", "get_attr") and (
-            _C.capture_foreign_events() != before or not is_repeatable(n) or self._touches_host(n)
-        ):
+        foreign = _C.capture_foreign_events() != before or not is_repeatable(n) or self._touches_host(n)
+        if is_call(n) and foreign:
             self.foreign.add(n.name)
         return result
 
@@ -96,13 +102,14 @@ class CompiledGraph:
 
     _boxed_call = True
 
-    def __init__(self, module: fx.GraphModule, name: str) -> None:
+    def __init__(self, module: fx.GraphModule, name: str, cost: Cost) -> None:
         self.module = module
         self.name = name
         self.reasons: dict[str, str] = {}
         """What is not part of a recording, and why."""
         self.recorded = 0
         """How often the graph was recorded."""
+        self._cost = cost
         self._known: dict[tuple[Any, ...], list[Specialisation]] = collections.OrderedDict()
         self._parts: fx.GraphModule | None = None
         self._eager = False
@@ -162,7 +169,9 @@ class CompiledGraph:
             _C.capture_abandon()
             self._split(recorder.foreign)
             return results
+        start = time.perf_counter_ns()
         graph, reason = _C.capture_finish(tensors, fresh)
+        self._cost.us += (time.perf_counter_ns() - start) / 1000
         if graph is None:
             self.reasons[self.name] = reason
             warnings.warn(f"graph {self.name} runs operator by operator: {reason}", stacklevel=2)
@@ -183,7 +192,7 @@ class CompiledGraph:
 
     def _split(self, foreign: set[str]) -> None:
         """Cuts the graph around nodes that cannot be replayed."""
-        calls = [n for n in self.module.graph.nodes if n.op not in ("placeholder", "output", "get_attr")]
+        calls = [n for n in self.module.graph.nodes if is_call(n)]
         for n in calls:
             if n.name in foreign:
                 self.reasons[str(n.target)] = "runs on the host or is not an operator of PyTorch's"
@@ -206,7 +215,7 @@ class CompiledGraph:
         for number, kind in enumerate(kinds):
             name = f"submod_{number}"
             if not kind and hasattr(parts, name):
-                setattr(parts, name, _Part(CompiledGraph(getattr(parts, name), f"{self.name}_{number}")))
+                setattr(parts, name, _Part(CompiledGraph(getattr(parts, name), f"{self.name}_{number}", self._cost)))
         self._parts = parts
 
 

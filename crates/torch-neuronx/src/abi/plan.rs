@@ -6,7 +6,7 @@ use crate::capture::record;
 use crate::python::stack::issued_at;
 use neuron_aten::{Call, OutputType, table};
 use neuron_compiler::Program;
-use neuron_ir::{DType, Destination, Dims, Graph, Scalar, TensorType};
+use neuron_ir::{DType, Destination, Dims, Scalar, TensorType};
 use neuron_runtime::{Error, Status, device, env, tracking};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -219,26 +219,6 @@ fn lower(key: &[u64], outputs: &[Option<OutputType>]) -> Result<(Program, u64), 
     Ok((program, random))
 }
 
-/// The graph of a plan, for the recorder of StableHLO; `None` where the table of plans has been emptied since.
-fn lowered_again(plan: &NeuronPlan) -> Option<Graph> {
-    let plans = lock(&PLANS);
-    let key = plans.iter().find(|(_, p)| std::ptr::eq(Arc::as_ptr(p), plan)).map(|(key, _)| key.clone())?;
-    drop(plans);
-    let output = |o: &NeuronOutput| {
-        let dtype = DType::from_c10(u8::try_from(o.dtype).ok()?)?;
-        let dims = |from: *const i64| match o.rank {
-            0 => Dims::new(),
-            // SAFETY: the pointers are into the plan's own layouts.
-            rank => Dims::from_slice(unsafe { std::slice::from_raw_parts(from, rank as usize) }),
-        };
-        let ty = TensorType { dtype, sizes: dims(o.sizes), strides: dims(o.strides) };
-        Some(OutputType { ty, argument: usize::try_from(o.from_argument).ok() })
-    };
-    let outputs: Vec<_> = plan.outputs.iter().map(output).collect();
-    let (graph, _) = neuron_aten::lower(&Call::decode(&key).ok()?, &outputs).ok()?;
-    Some(graph)
-}
-
 /// Why a key has no program, or null.
 ///
 /// # Safety
@@ -313,12 +293,10 @@ pub unsafe extern "C" fn neuron_plan_launch(
         record::launch(program, &buffers, &scalars, plan.random, (index, u64::from(stream)));
         // SAFETY: the caller's contract: the buffers are those the program was compiled for.
         let launch = || unsafe { core.queue.launch(stream, program, &buffers, &scalars, operator.name, issued_at()) };
-        if stablehlo::recording()
-            && let Some(graph) = lowered_again(plan)
-        {
+        if stablehlo::recording() {
             let wait = || core.queue.synchronize(stream);
             // SAFETY: as above.
-            return unsafe { stablehlo::launched(operator.name, &graph, &buffers, &scalars, wait, launch) };
+            return unsafe { stablehlo::launched(operator.name, program.graph(), &buffers, &scalars, wait, launch) };
         }
         launch()
     })

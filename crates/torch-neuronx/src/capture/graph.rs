@@ -1,8 +1,8 @@
 //! Replaying a recording on other memory.
 
-use super::record::{Recorded, Recording, Segment};
+use super::record::{Recording, Segment};
 use neuron_compiler::{Program, compile};
-use neuron_ir::{Scalar, TensorType};
+use neuron_ir::Scalar;
 use neuron_runtime::executor::panic_message;
 use neuron_runtime::{Error, device};
 use smallvec::SmallVec;
@@ -21,7 +21,7 @@ enum Place {
     Storage(usize, usize),
     /// In the scratch block.
     Scratch(usize),
-    /// Where it was: memory that something else keeps, such as a constant.
+    /// Where it was: memory that was there before and that something else keeps, such as a constant.
     Kept(usize),
 }
 
@@ -85,14 +85,12 @@ pub fn finish(mut r: Recording, inputs: &[Memory], storages: &[Memory]) -> Resul
     if r.foreign > 0 {
         return Err("work of the host, of another stream or on foreign memory".to_string());
     }
-    let lasting = |start: usize, end: usize| {
-        let overlaps = |m: &Memory| start < m.address + m.bytes && m.address < end;
-        let born = r.born.iter().any(|b| b.0 <= start && end <= b.1);
-        !born || inputs.iter().chain(storages).any(overlaps)
-    };
     let tape = std::mem::take(&mut r.tape);
     if !r.launches.is_empty() {
-        let joined = tape.finish(lasting);
+        let joined = tape.finish(|start, end| {
+            let overlaps = |m: &Memory| start < m.address + m.bytes && m.address < end;
+            !r.is_born(start, end) || inputs.iter().chain(storages).any(overlaps)
+        });
         r.segments.push(Segment { joined, launches: std::mem::take(&mut r.launches) });
     }
     let scratch = Scratch::new(&r, inputs, storages);
@@ -142,7 +140,7 @@ fn compiled(graph: &neuron_ir::Graph) -> Result<Program, String> {
     }
 }
 
-/// Memory that one program leaves for another, packed.
+/// Memory that is neither an input nor an output and that programs share, packed.
 struct Scratch {
     /// First and last address when recorded, and where that is in the block.
     ranges: Vec<(usize, usize, usize)>,
@@ -151,31 +149,20 @@ struct Scratch {
 
 impl Scratch {
     fn new(r: &Recording, inputs: &[Memory], storages: &[Memory]) -> Scratch {
-        let mut written: Vec<(usize, usize)> = Vec::new();
-        let extents = |segment: &Segment, l: &Recorded, buffer: usize, ty: &TensorType| {
-            let _ = segment;
-            (l.addresses[buffer], l.addresses[buffer] + ty.extent())
-        };
+        let mut found: Vec<(usize, usize)> = Vec::new();
         for segment in &r.segments {
-            let graph = &segment.joined.graph;
-            let params = graph.params.len();
-            for output in &graph.outputs {
-                let index = match output.to {
-                    neuron_ir::Destination::Param(i) => i,
-                    neuron_ir::Destination::Fresh(i) => params + i,
-                };
-                let origin = segment.joined.buffers[index];
-                let range = extents(segment, &segment.launches[origin.launch], origin.buffer, &output.layout);
-                let outside = inputs.iter().chain(storages).any(|m| m.contains(range.0));
-                let born = r.born.iter().any(|b| b.0 <= range.0 && range.1 <= b.1);
-                if !outside && born {
-                    written.push(range);
+            for (origin, ty) in segment.joined.buffers.iter().zip(segment.joined.graph.buffers()) {
+                let start = segment.launches[origin.launch].addresses[origin.buffer];
+                let end = start + ty.extent();
+                // Also what is only read: the memory that it had, uninitialised, is not there at a replay.
+                if r.is_born(start, end) && !inputs.iter().chain(storages).any(|m| m.contains(start)) {
+                    found.push((start, end));
                 }
             }
         }
-        written.sort_unstable();
+        found.sort_unstable();
         let mut ranges: Vec<(usize, usize, usize)> = Vec::new();
-        for (start, end) in written {
+        for (start, end) in found {
             match ranges.last_mut() {
                 Some(last) if start < last.1 => last.1 = last.1.max(end),
                 _ => ranges.push((start, end, 0)),

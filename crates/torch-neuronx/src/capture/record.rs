@@ -119,6 +119,11 @@ pub fn freed(address: *mut u8) {
 }
 
 impl Recording {
+    /// True if this memory was allocated meanwhile.
+    pub fn is_born(&self, start: usize, end: usize) -> bool {
+        self.born.iter().any(|b| b.0 <= start && end <= b.1)
+    }
+
     /// Ends the open segment; what it wrote and was not freed may be read by the next.
     fn cut(&mut self) {
         if self.launches.is_empty() {

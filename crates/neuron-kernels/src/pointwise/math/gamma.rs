@@ -1,6 +1,7 @@
 //! The gamma function's relatives, one element at a time.
 
 use super::special::lgamma;
+use neuron_ir::series::{DIGAMMA, TRIGAMMA, ZETA};
 use std::f64::consts::{PI, TAU};
 
 /// Logarithmic derivative of the gamma function.
@@ -23,10 +24,8 @@ pub fn digamma(x: f64) -> f64 {
         x += 1.0;
     }
     // B(2k) / 2k
-    const C: [f64; 7] =
-        [1.0 / 12.0, -1.0 / 120.0, 1.0 / 252.0, -1.0 / 240.0, 1.0 / 132.0, -691.0 / 32760.0, 1.0 / 12.0];
     let z = 1.0 / (x * x);
-    let tail = C.iter().rev().fold(0.0, |p, c| p * z + c);
+    let tail = DIGAMMA.iter().rev().fold(0.0, |p, c| p * z + c);
     sum + x.ln() - 0.5 / x - tail * z
 }
 
@@ -53,9 +52,8 @@ fn trigamma_positive(x: f64) -> f64 {
         x += 1.0;
     }
     // B(2k)
-    const C: [f64; 7] = [1.0 / 6.0, -1.0 / 30.0, 1.0 / 42.0, -1.0 / 30.0, 5.0 / 66.0, -691.0 / 2730.0, 7.0 / 6.0];
     let z = 1.0 / (x * x);
-    let tail = C.iter().rev().fold(0.0, |p, c| p * z + c);
+    let tail = TRIGAMMA.iter().rev().fold(0.0, |p, c| p * z + c);
     sum + (1.0 + 0.5 / x + tail * z) / x
 }
 
@@ -86,24 +84,9 @@ pub fn zeta(s: f64, q: f64) -> f64 {
             return sum;
         }
     }
-    // (2k)! / B(2k)
-    const C: [f64; 12] = [
-        12.0,
-        -720.0,
-        30_240.0,
-        -1_209_600.0,
-        47_900_160.0,
-        -1_307_674_368_000.0 / 691.0,
-        74_724_249_600.0,
-        -10_670_622_842_880_000.0 / 3617.0,
-        5_109_094_217_170_944_000.0 / 43_867.0,
-        -802_857_662_698_291_200_000.0 / 174_611.0,
-        155_112_100_433_309_859_840_000.0 / 854_513.0,
-        -1_693_824_136_731_743_669_452_800_000.0 / 236_364_091.0,
-    ];
     sum += term * a / (s - 1.0) - 0.5 * term;
     let (mut rising, mut k) = (1.0, 0.0);
-    for c in C {
+    for c in ZETA {
         rising *= s + k;
         term /= a;
         let t = rising * term / c;
