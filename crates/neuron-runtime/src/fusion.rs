@@ -27,6 +27,8 @@ const SHORTEST: usize = 4;
 const WORTHWHILE: u64 = 20_000;
 /// A run that takes longer than this, in estimated nanoseconds, is compiled when it is first seen: that costs less.
 const AT_ONCE: u64 = 2_000_000;
+/// Most bytes of temporaries of a program: with more of them, launches that write tensors the allocator keeps are faster.
+const MOST_TEMPORARIES: usize = 16 << 20;
 /// Runs remembered before all are dropped.
 const CAPACITY: usize = 4096;
 
@@ -228,6 +230,9 @@ fn compile(run: &[Work]) -> Option<Fused> {
         let joined = std::mem::replace(tape, Tape::exact()).finish(|_, _| true);
         if !launches.is_empty() {
             let program = neuron_compiler::compile(&joined.graph).ok()?;
+            if program.workspace() > MOST_TEMPORARIES {
+                return None;
+            }
             parts.push(Part { program, buffers: joined.buffers, launches });
         }
         Some(())
